@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from random import Random
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.statistical.checker import violations
 from offpath.sched.ina.statistical.network import Network, regular
-from offpath.sched.placement.batch_port import JobRequest, Reservation, Why
+from offpath.sched.placement.batch_port import JobDecision, JobRequest, Reservation, Why
 from offpath.sched.placement.batch_registry import BATCH_PLACEMENTS, GROUP, make
 from offpath.sched.placement.gpu_cluster import GpuCluster, GpusHeld, JobPlacement
 from offpath.sched.placement.models import MODELS, UnknownModel, model_named
+from offpath.sched.placement.netpack.batching import Space
 from offpath.sched.placement.netpack.policy import NetPack, NetPackPaper
 from offpath.sched.placement.netpack.reservation import waiting_bound_s
 
@@ -207,6 +209,41 @@ def test_when_pat_runs_out_jobs_with_fewer_flows_lose_aggregation() -> None:
     assert (wide.placement.has_ina, narrow.placement.has_ina) == (True, False)
     assert wide.reasons[-1].why is Why.INA_ON
     assert narrow.reasons[-1].why is Why.INA_OFF
+
+
+def test_the_jobs_that_lose_aggregation_are_computed_together_and_only_running_ones() -> None:
+    cluster = small_cluster(racks=1, servers=8, pat=20.0)
+    for job, at in (("a", 0), ("b", 3)):
+        cluster.start(job, JobPlacement(((at, 1), (at + 1, 1)), at + 2, True), 4.0)
+    cluster.start("one", JobPlacement(((6, 1),)))
+    for bad in (["a", "c"], ["a", "one"]):
+        with pytest.raises(GpusHeld):
+            cluster.switch_off_ina(bad)
+        assert cluster.running["a"].has_ina
+    cluster.switch_off_ina(["a"])
+    assert [cluster.running[job].has_ina for job in ("a", "b")] == [False, True]
+    assert cluster.steady.rate_gbps("a") == pytest.approx(50.0)
+    assert cluster.steady.rate_gbps("b") == pytest.approx(60.0), "20 aggregated, then two flows on the PS's link"
+
+
+def test_the_work_of_a_batch_is_bounded_and_its_last_jobs_get_the_plan_with_the_best_score() -> None:
+    batch = [JobRequest(f"job-{n}", 6, 4.0) for n in range(40)]
+    filled = []
+
+    class Counting(NetPack):
+        def finish_batch(self, here: Space, valid: Sequence[JobRequest], found: dict[str, JobDecision]) -> None:
+            filled.append(here.filled)
+            super().finish_batch(here, valid, found)
+
+    for fills in (0, 30, 10**9):
+        cluster = small_cluster(racks=4, servers=16, pat=20.0)
+        decision = Counting(fills=fills).place_batch(cluster, batch)
+        assert faults(cluster, batch, decision) == []
+        assert len(decision.started) == 40
+    assert filled[0] == 0
+    most = filled[2]
+    assert 30 <= filled[1] < most
+    assert filled[1] <= 30 + 12 * 40, "one job's finalists at most beyond it"
 
 
 # -- reservations -------------------------------------------------------------------------------------------------

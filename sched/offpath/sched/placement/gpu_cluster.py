@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,15 @@ class GpuCluster:
         for server, count in placement.workers:
             if server not in self.lost:
                 self.free[server] += count
+
+    def switch_off_ina(self, jobs: Collection[str]) -> None:
+        """Take aggregation from running jobs that span servers. Raises: GpusHeld: then nothing changes."""
+        changed = {job: replace(self.running[job], has_ina=False) for job in jobs if job in self.running}
+        spreads: dict[Hashable, Spread] = {job: each.spread for job, each in changed.items() if each.spread is not None}
+        if len(spreads) < len(set(jobs)):
+            raise GpusHeld("a job that is to lose aggregation does not run or has one server")
+        self.steady.change(spreads)
+        self.running.update(changed)
 
     def lose(self, server: int) -> tuple[str, ...]:
         """A server is lost or drained: nothing is started on it. Returns the jobs that have a worker or PS there; the

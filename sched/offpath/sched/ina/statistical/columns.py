@@ -21,16 +21,18 @@ EF_NEW_LOAD: Final = 2
 EF_NEW_FLOWS: Final = 3
 EF_AT: Final = 4
 """Level up to which the new load is counted."""
-EF_WIDTH: Final = 5
+EF_FIRST: Final = 5
+"""Flows while every ToR of the job aggregates; all of them, if it does not use aggregation."""
+EF_WIDTH: Final = 6
 
 R_HEAD: Final = 0
 R_BOTTLENECKS: Final = 1
 """Jobs whose bottleneck it is."""
 R_TOUCHED: Final = 2
-R_PLACE: Final = 3
-"""Position in the heap; -1: not in it."""
-R_USED_UP: Final = 4
+R_USED_UP: Final = 3
 """Of a ToR, during a fill: its PAT is used up."""
+R_CLOSED: Final = 4
+"""Of a used-up ToR, during a refill: all jobs that it caps are filled."""
 R_WIDTH: Final = 5
 
 RF_CAPACITY: Final = 0
@@ -42,28 +44,33 @@ RF_LEFT: Final = 4
 RF_ACTIVE: Final = 5
 """Flows of active jobs."""
 RF_AT: Final = 6
-RF_KEY: Final = 7
-RF_NEW_LEVEL: Final = 8
-RF_FASTEST: Final = 9
+RF_NEW_LEVEL: Final = 7
+RF_FASTEST: Final = 8
 """Largest rate of the filled jobs on it."""
-RF_FROZE: Final = 10
+RF_FROZE: Final = 9
 """Level at which it froze jobs; below 0: it froze none."""
-RF_NEW_FLOWS: Final = 11
-RF_BIAS: Final = 12
+RF_NEW_FLOWS: Final = 10
+RF_BIAS: Final = 11
 """Raises a ToR's level by a hair: where a link and a ToR are used up together, the link comes first."""
-RF_WIDTH: Final = 13
+RF_WIDTH: Final = 12
 
 J_START: Final = 0
 J_COUNT: Final = 1
 J_STATE: Final = 2
 J_BOTTLENECK: Final = 3
 J_NEW_BOTTLENECK: Final = 4
-J_HAS_INA: Final = 5
-J_LOCAL: Final = 6
+J_LOCAL: Final = 5
 """Flows from servers of the root's rack."""
-J_ROOT: Final = 7
+J_ROOT: Final = 6
 """The PAT resource of the root."""
-J_WIDTH: Final = 8
+J_PS: Final = 7
+"""Position of its entries, from `J_START`: of the PS's access link, of the first leaf's uplink, of the first ToR. The
+root's uplink is before the first ToR; the root is the first ToR, and the others are in the order of the leaves."""
+J_LEAVES: Final = 8
+J_TORS: Final = 9
+J_CROSSING: Final = 10
+"""Flows that enter the root's rack, during a fill."""
+J_WIDTH: Final = 11
 
 JF_RATE: Final = 0
 JF_NEW_RATE: Final = 1

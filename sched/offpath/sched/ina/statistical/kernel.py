@@ -18,9 +18,14 @@ The arrays' columns are in `columns`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from offpath.sched.ina.statistical import columns as c
+
+MANY: Final = 4
+"""If more than one job of so many is affected, all are filled."""
+FEW: Final = 16
+"""Of fewer jobs, those that are not affected keep their rates."""
 
 
 def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
@@ -51,77 +56,95 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
                 e[after, c.E_PREV] = before
 
     @jit
-    def sift(place: int, count: int, heap: Any, r: Any, rf: Any) -> None:
-        """Restore the heap's order after the key at ``place`` changed."""
-        res = heap[place]
-        key = rf[res, c.RF_KEY]
-        while place > 0:
-            parent = (place - 1) // 2
-            if rf[heap[parent], c.RF_KEY] <= key:
+    def rise_in(at: int, heap: Any, keys: Any, place: Any) -> None:
+        """Restore the heap's order after the key at ``at`` became smaller."""
+        res, key = heap[at], keys[at]
+        while at > 0:
+            parent = (at - 1) // 2
+            if keys[parent] <= key:
                 break
-            heap[place] = heap[parent]
-            r[heap[place], c.R_PLACE] = place
-            place = parent
-        while True:
-            child = 2 * place + 1
-            if child >= count:
-                break
-            if child + 1 < count and rf[heap[child + 1], c.RF_KEY] < rf[heap[child], c.RF_KEY]:
-                child += 1
-            if rf[heap[child], c.RF_KEY] >= key:
-                break
-            heap[place] = heap[child]
-            r[heap[place], c.R_PLACE] = place
-            place = child
-        heap[place] = res
-        r[res, c.R_PLACE] = place
+            heap[at], keys[at] = heap[parent], keys[parent]
+            place[heap[at]] = at
+            at = parent
+        heap[at], keys[at] = res, key
+        place[res] = at
 
     @jit
-    def change(res: int, level: float, flows: float, count: int, heap: Any, r: Any, rf: Any) -> None:
-        """At ``level`` the active flows on a resource change by ``flows``."""
+    def sink(at: int, size: int, heap: Any, keys: Any, place: Any) -> None:
+        """The same after it became larger."""
+        res, key = heap[at], keys[at]
+        while True:
+            child = 2 * at + 1
+            if child >= size:
+                break
+            if child + 1 < size and keys[child + 1] < keys[child]:
+                child += 1
+            if keys[child] >= key:
+                break
+            heap[at], keys[at] = heap[child], keys[child]
+            place[heap[at]] = at
+            at = child
+        heap[at], keys[at] = res, key
+        place[res] = at
+
+    @jit
+    def due(res: int, rf: Any) -> float:
+        """The level at which a resource is used up at its present active flows."""
+        if rf[res, c.RF_ACTIVE] > 0.5:
+            left: float = max(rf[res, c.RF_LEFT], 0.0)
+            level: float = rf[res, c.RF_AT] + left / rf[res, c.RF_ACTIVE] + rf[res, c.RF_BIAS]
+            return level
+        return c.INFINITE
+
+    @jit
+    def change(res: int, level: float, flows: float, heap: Any, keys: Any, place: Any, rf: Any) -> None:
+        """At ``level`` the active flows on a resource change by ``flows``.
+
+        Fewer flows raise its key, and the heap keeps the smaller one: `rise` looks again when it comes to the top.
+        """
         rf[res, c.RF_LEFT] -= rf[res, c.RF_ACTIVE] * (level - rf[res, c.RF_AT])
         rf[res, c.RF_AT] = level
         rf[res, c.RF_ACTIVE] += flows
-        if rf[res, c.RF_ACTIVE] > 0.5:
-            rf[res, c.RF_KEY] = level + max(rf[res, c.RF_LEFT], 0.0) / rf[res, c.RF_ACTIVE] + rf[res, c.RF_BIAS]
-        else:
-            rf[res, c.RF_KEY] = c.INFINITE
-        if count:
-            sift(r[res, c.R_PLACE], count, heap, r, rf)
+        if flows > 0.0:
+            key = due(res, rf)
+            at = place[res]
+            if key < keys[at]:
+                keys[at] = key
+                rise_in(at, heap, keys, place)
 
     @jit
-    def flow(
-        job: int, level: float, racks: int, count: int, heap: Any, e: Any, ef: Any, r: Any, rf: Any, j: Any
+    def set_flows(
+        at: int, flows: int, level: float, heap: Any, keys: Any, place: Any, e: Any, ef: Any, rf: Any
     ) -> None:
-        """Set a job's flows by the ToRs that aggregate at ``level`` (UpdateFlows, lines 10-16)."""
-        start, end = j[job, c.J_START], j[job, c.J_START] + j[job, c.J_COUNT]
-        has_ina = j[job, c.J_HAS_INA] == 1
-        crossing = 0
-        for at in range(start, end):
-            if e[at, c.E_KIND] == c.LEAF:
-                aggregates = has_ina and r[e[at, c.E_RES] + racks, c.R_USED_UP] == 0
-                crossing += 1 if aggregates else e[at, c.E_N]
-        aggregates = has_ina and r[j[job, c.J_ROOT], c.R_USED_UP] == 0
-        last = 1 if aggregates else j[job, c.J_LOCAL] + crossing
-        for at in range(start, end):
-            kind, res = e[at, c.E_KIND], e[at, c.E_RES]
-            flows = 1
-            if kind == c.PS:
-                flows = last
-            elif kind == c.PS_AND_WORKER:
-                flows = last + 1
-            elif kind == c.LEAF:
-                flows = 1 if has_ina and r[res + racks, c.R_USED_UP] == 0 else e[at, c.E_N]
-            elif kind == c.ROOT:
-                flows = crossing
-            elif kind == c.TOR:
-                flows = 1 - r[res, c.R_USED_UP]
-            if flows != ef[at, c.EF_NEW_FLOWS]:
-                ef[at, c.EF_NEW_LOAD] += ef[at, c.EF_NEW_FLOWS] * (level - ef[at, c.EF_AT])
-                ef[at, c.EF_AT] = level
-                change(res, level, flows - ef[at, c.EF_NEW_FLOWS], count, heap, r, rf)
-                rf[res, c.RF_NEW_FLOWS] += flows - ef[at, c.EF_NEW_FLOWS]
-                ef[at, c.EF_NEW_FLOWS] = flows
+        """From ``level`` on an active job has ``flows`` on the resource of its entry ``at``."""
+        before = ef[at, c.EF_NEW_FLOWS]
+        if flows != before:
+            res = e[at, c.E_RES]
+            ef[at, c.EF_NEW_LOAD] += before * (level - ef[at, c.EF_AT])
+            ef[at, c.EF_AT] = level
+            ef[at, c.EF_NEW_FLOWS] = flows
+            rf[res, c.RF_NEW_FLOWS] += flows - before
+            change(res, level, flows - before, heap, keys, place, rf)
+
+    @jit
+    def pass_on(
+        job: int, tor: int, level: float, heap: Any, keys: Any, place: Any, e: Any, ef: Any, r: Any, rf: Any, j: Any
+    ) -> None:
+        """The ToR of a job's entry ``tor`` stops aggregating: the flows behind it grow (UpdateFlows, lines 10-16)."""
+        start = j[job, c.J_START]
+        set_flows(tor, 0, level, heap, keys, place, e, ef, rf)
+        n = tor - start - j[job, c.J_TORS]
+        if n > 0:  # a leaf, not the root
+            leaf = start + j[job, c.J_LEAVES] + n - 1
+            j[job, c.J_CROSSING] += e[leaf, c.E_N] - 1
+            set_flows(leaf, e[leaf, c.E_N], level, heap, keys, place, e, ef, rf)
+            set_flows(start + j[job, c.J_TORS] - 1, j[job, c.J_CROSSING], level, heap, keys, place, e, ef, rf)
+        if r[j[job, c.J_ROOT], c.R_USED_UP] == 1:
+            ps = start + j[job, c.J_PS]
+            flows = j[job, c.J_LOCAL] + j[job, c.J_CROSSING]
+            if e[ps, c.E_KIND] == c.PS_AND_WORKER:
+                flows += 1
+            set_flows(ps, flows, level, heap, keys, place, e, ef, rf)
 
     @jit
     def join(job: int, count: int, filled: Any, r: Any, j: Any) -> int:
@@ -140,8 +163,9 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
             done += 1
             for at in range(j[job, c.J_START], j[job, c.J_START] + j[job, c.J_COUNT]):
                 res = e[at, c.E_RES]
-                if e[at, c.E_KIND] != c.TOR or rf[res, c.RF_LEVEL] >= c.INFINITE:
+                if e[at, c.E_KIND] != c.TOR or rf[res, c.RF_LEVEL] >= c.INFINITE or r[res, c.R_CLOSED] == 1:
                     continue
+                r[res, c.R_CLOSED] = 1
                 other = r[res, c.R_HEAD]
                 while other >= 0:
                     each = e[other, c.E_JOB]
@@ -154,45 +178,47 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
 
     @jit
     def prepare(
-        count: int, racks: int, filled: Any, touched: Any, heap: Any, e: Any, ef: Any, r: Any, rf: Any, j: Any
-    ) -> int:
+        count: int, filled: Any, touched: Any, heap: Any, keys: Any, place: Any, e: Any, ef: Any, r: Any, rf: Any,
+        j: Any,
+    ) -> int:  # fmt: skip
         """Empty the filled jobs' resources of them; returns how many resources they have."""
         seen = 0
         for n in range(count):
             job = filled[n]
             j[job, c.J_STATE] = c.IS_ACTIVE
+            j[job, c.J_CROSSING] = max(j[job, c.J_TORS] - 1 - j[job, c.J_LEAVES], 0)
             for at in range(j[job, c.J_START], j[job, c.J_START] + j[job, c.J_COUNT]):
                 res = e[at, c.E_RES]
                 if r[res, c.R_TOUCHED] == 0:
                     r[res, c.R_TOUCHED] = 1
                     r[res, c.R_USED_UP] = 0
-                    r[res, c.R_PLACE] = -1
                     touched[seen] = res
                     seen += 1
                     rf[res, c.RF_LEFT] = rf[res, c.RF_CAPACITY] - rf[res, c.RF_LOAD]
                     rf[res, c.RF_NEW_FLOWS] = rf[res, c.RF_FLOWS]
                     rf[res, c.RF_ACTIVE] = 0.0
                     rf[res, c.RF_AT] = 0.0
-                    rf[res, c.RF_KEY] = c.INFINITE
                     rf[res, c.RF_NEW_LEVEL] = c.INFINITE
                     rf[res, c.RF_FASTEST] = -1.0
                     rf[res, c.RF_FROZE] = -1.0
+                flows = ef[at, c.EF_FIRST]
                 rf[res, c.RF_LEFT] += ef[at, c.EF_LOAD]
-                rf[res, c.RF_NEW_FLOWS] -= ef[at, c.EF_FLOWS]
+                rf[res, c.RF_NEW_FLOWS] += flows - ef[at, c.EF_FLOWS]
+                rf[res, c.RF_ACTIVE] += flows
                 ef[at, c.EF_NEW_LOAD] = 0.0
-                ef[at, c.EF_NEW_FLOWS] = 0.0
+                ef[at, c.EF_NEW_FLOWS] = flows
                 ef[at, c.EF_AT] = 0.0
-        for n in range(count):
-            flow(filled[n], 0.0, racks, 0, heap, e, ef, r, rf, j)
         for n in range(seen):
             heap[n] = touched[n]
-            r[touched[n], c.R_PLACE] = n
-            sift(n, n + 1, heap, r, rf)
+            keys[n] = due(touched[n], rf)
+            place[touched[n]] = n
+        for n in range(seen // 2 - 1, -1, -1):
+            sink(n, seen, heap, keys, place)
         return seen
 
     @jit
     def freeze(
-        job: int, level: float, bottleneck: int, count: int, heap: Any, e: Any, ef: Any, r: Any, rf: Any, j: Any,
+        job: int, level: float, bottleneck: int, heap: Any, keys: Any, place: Any, e: Any, ef: Any, rf: Any, j: Any,
         jf: Any,
     ) -> None:  # fmt: skip
         """The job's rate is ``level``."""
@@ -205,33 +231,43 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
             ef[at, c.EF_AT] = level
             rf[res, c.RF_FASTEST] = level
             if flows > 0.5:
-                change(res, level, -flows, count, heap, r, rf)
+                change(res, level, -flows, heap, keys, place, rf)
 
     @jit
-    def rise(count: int, seen: int, racks: int, heap: Any, e: Any, ef: Any, r: Any, rf: Any, j: Any, jf: Any) -> None:
+    def rise(
+        count: int, seen: int, racks: int, heap: Any, keys: Any, place: Any, e: Any, ef: Any, r: Any, rf: Any, j: Any,
+        jf: Any,
+    ) -> None:  # fmt: skip
         """Raise the level until all filled jobs are frozen (lines 2-9)."""
         first_tor = rf.shape[0] - racks
         while count > 0:
-            res = heap[0]
-            level = rf[res, c.RF_KEY]
-            if res >= first_tor:
-                r[res, c.R_USED_UP] = 1
-                rf[res, c.RF_NEW_LEVEL] = level
-            else:
-                rf[res, c.RF_FROZE] = level
-            at = r[res, c.R_HEAD]
-            while at >= 0:
-                job = e[at, c.E_JOB]
-                if j[job, c.J_STATE] == c.IS_ACTIVE:
-                    if res >= first_tor:
-                        flow(job, level, racks, seen, heap, e, ef, r, rf, j)
-                    else:
-                        freeze(job, level, res, seen, heap, e, ef, r, rf, j, jf)
-                        count -= 1
-                at = e[at, c.E_NEXT]
-            rf[res, c.RF_LEFT] = 0.0
-            rf[res, c.RF_KEY] = c.INFINITE
-            sift(r[res, c.R_PLACE], seen, heap, r, rf)
+            res, level = heap[0], due(heap[0], rf)
+            if keys[0] < level < c.INFINITE:
+                keys[0] = level
+                sink(0, seen, heap, keys, place)
+                continue
+            if level < c.INFINITE:
+                level = keys[0]
+                if res >= first_tor:
+                    r[res, c.R_USED_UP] = 1
+                    rf[res, c.RF_NEW_LEVEL] = level
+                else:
+                    rf[res, c.RF_FROZE] = level
+                at = r[res, c.R_HEAD]
+                while at >= 0:
+                    job = e[at, c.E_JOB]
+                    if j[job, c.J_STATE] == c.IS_ACTIVE:
+                        if res >= first_tor:
+                            pass_on(job, at, level, heap, keys, place, e, ef, r, rf, j)
+                        else:
+                            freeze(job, level, res, heap, keys, place, e, ef, rf, j, jf)
+                            count -= 1
+                    at = e[at, c.E_NEXT]
+                rf[res, c.RF_LEFT] = 0.0
+            seen -= 1  # it has no active flows any more
+            heap[0], keys[0] = heap[seen], keys[seen]
+            place[heap[0]] = 0
+            sink(0, seen, heap, keys, place)
 
     @jit
     def violators(
@@ -261,11 +297,20 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
         return count
 
     @jit
+    def join_all(count: int, filled: Any, r: Any, j: Any) -> int:
+        """Let all held jobs be filled, too; returns their new number."""
+        for job in range(len(j)):
+            if j[job, c.J_STATE] == c.IS_HELD:
+                count = join(job, count, filled, r, j)
+        return count
+
+    @jit
     def refill(
-        count: int, racks: int, keeps: bool, filled: Any, touched: Any, heap: Any, e: Any, ef: Any, r: Any, rf: Any,
-        j: Any, jf: Any,
+        count: int, jobs: int, racks: int, keeps: bool, filled: Any, touched: Any, heap: Any, keys: Any, place: Any,
+        e: Any, ef: Any, r: Any, rf: Any, j: Any, jf: Any,
     ) -> tuple[int, float]:  # fmt: skip
-        """Fill the first ``count`` jobs of ``filled``, and those that they affect.
+        """Fill the first ``count`` jobs of ``filled``, and those that they affect; ``jobs``: how many there are. Where
+        many are affected, all are filled at once instead of in several rounds.
 
         ``keeps``: make it the state; otherwise only the sum is wanted. Returns how many jobs were filled, and by how
         much the sum of d/v over all jobs grew; a job without a rate before adds all of its own, one that ends at rate
@@ -280,14 +325,19 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
                     r[j[job, c.J_BOTTLENECK], c.R_BOTTLENECKS] -= 1
         while True:
             count = close(done, count, filled, e, r, rf, j, jf)
+            if count * MANY > max(jobs, FEW):
+                count = join_all(count, filled, r, j)
             done = count
-            seen = prepare(count, racks, filled, touched, heap, e, ef, r, rf, j)
-            rise(count, seen, racks, heap, e, ef, r, rf, j, jf)
+            seen = prepare(count, filled, touched, heap, keys, place, e, ef, r, rf, j)
+            rise(count, seen, racks, heap, keys, place, e, ef, r, rf, j, jf)
             for n in range(seen):
                 r[touched[n], c.R_TOUCHED] = 0
-            count = violators(count, seen, racks, touched, filled, e, r, rf, j, jf)
+            if count < jobs:
+                count = violators(count, seen, racks, touched, filled, e, r, rf, j, jf)
             if count == done:
                 break
+        for res in range(rf.shape[0] - racks, rf.shape[0]):
+            r[res, c.R_CLOSED] = 0
         total = 0.0
         for n in range(count):
             job = filled[n]

@@ -7,7 +7,7 @@ scratch, so that rounding errors do not add up.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from copy import copy
 from functools import cache
 from typing import Any, Final
@@ -75,6 +75,8 @@ class SteadyState:
         self._filled = np.zeros(64, np.int64)
         self._touched = np.zeros(count, np.int64)
         self._heap = np.zeros(count, np.int64)
+        self._keys = np.zeros(count)
+        self._place = np.zeros(count, np.int64)
         self._slots: dict[Hashable, int] = {}
         self._spreads: dict[Hashable, Spread] = {}
         self._free = list(range(63, -1, -1))
@@ -83,7 +85,7 @@ class SteadyState:
     def copied(self) -> SteadyState:
         """A state that changes independently of this one."""
         other = copy(self)
-        for name in ("_r", "_rf", "_e", "_ef", "_j", "_jf", "_filled", "_touched", "_heap"):
+        for name in ("_r", "_rf", "_e", "_ef", "_j", "_jf", "_filled", "_touched", "_heap", "_keys", "_place"):
             setattr(other, name, getattr(self, name).copy())
         other._slots, other._spreads, other._free = dict(self._slots), dict(self._spreads), list(self._free)
         return other
@@ -121,6 +123,25 @@ class SteadyState:
         if self.filled:
             self._run(self.filled, keeps=True)
         self._count_change()
+
+    def change(self, spreads: Mapping[Hashable, Spread]) -> None:
+        """Give jobs other servers, PSs or aggregation; everything is computed anew, once.
+
+        Raises: SpreadInvalid: a job is not there, or its servers are not; then nothing changes.
+        """
+        for job, spread in spreads.items():
+            if job not in self._slots:
+                raise SpreadInvalid(f"job {job!r} is not in the network")
+            self._checked(spread)
+        for job, spread in spreads.items():
+            slot = self._slots[job]
+            self._unlink(slot, self._e, self._r, self._j)
+            self._j[slot, k.J_STATE] = k.IS_UNUSED
+            self._free.append(slot)
+            gbit = float(self._jf[slot, k.JF_BITS])
+            del self._slots[job]
+            self._slots[job], self._spreads[job] = self._entered(spread, gbit), spread
+        self.refresh()
 
     def added_cost(self, spread: Spread, gbit: float) -> float:
         """By how much the sum of d/v over all jobs, in s, would grow with a job there; nothing changes."""
@@ -242,8 +263,8 @@ class SteadyState:
 
     def _run(self, count: int, *, keeps: bool) -> float:
         self.filled, cost = self._refill(
-            count, self._racks, keeps, self._filled, self._touched, self._heap, self._e, self._ef, self._r, self._rf,
-            self._j, self._jf,
+            count, len(self._slots) + (not keeps), self._racks, keeps, self._filled, self._touched, self._heap,
+            self._keys, self._place, self._e, self._ef, self._r, self._rf, self._j, self._jf,
         )  # fmt: skip
         return float(cost)
 
@@ -254,22 +275,31 @@ class SteadyState:
         rack_of, servers = self.network.rack_of, self.network.servers
         root = rack_of[spread.ps]
         below = leaves(self.network, spread)
-        kinds = [(s, k.PS_AND_WORKER if s == spread.ps else k.WORKER, 1) for s in spread.workers]
-        if spread.ps not in spread.workers:
-            kinds.append((spread.ps, k.PS, 0))
-        kinds += [(servers + rack, k.LEAF, n) for rack, n in below.items()]
+        beside = spread.ps in spread.workers
+        local = len(spread.workers) - sum(below.values())
+        entering = [1 if spread.has_ina else n for n in below.values()]
+        last = (1 if spread.has_ina else local + sum(entering)) + beside
+        kinds = [(s, k.WORKER, 1, 1) for s in spread.workers]
+        ps = spread.workers.index(spread.ps) if beside else len(kinds)
+        kinds[ps : ps + 1] = [(spread.ps, k.PS_AND_WORKER if beside else k.PS, 0, last)]
+        first_leaf = len(kinds)
+        kinds += [(servers + rack, k.LEAF, n, n_in) for (rack, n), n_in in zip(below.items(), entering, strict=True)]
         if below:
-            kinds.append((servers + root, k.ROOT, 0))
+            kinds.append((servers + root, k.ROOT, 0, sum(entering)))
+        first_tor = len(kinds)
         if spread.has_ina:
-            kinds += [(self._first_tor + rack, k.TOR, 0) for rack in (root, *below)]
+            kinds += [(self._first_tor + rack, k.TOR, 0, 1) for rack in (root, *below)]
         self._make_room(len(kinds))
         slot, start = self._free.pop(), self._entries
         end = self._entries = start + len(kinds)
+        entered = np.array(kinds, np.int64)
         self._e[start:end, k.E_JOB] = slot
-        self._e[start:end, [k.E_RES, k.E_KIND, k.E_N]] = kinds
+        self._e[start:end, [k.E_RES, k.E_KIND, k.E_N]] = entered[:, :3]
         self._ef[start:end] = 0.0
-        local = len(spread.workers) - sum(below.values())
-        self._j[slot] = (start, len(kinds), k.IS_UNUSED, -1, -1, int(spread.has_ina), local, self._first_tor + root)
+        self._ef[start:end, k.EF_FIRST] = entered[:, 3]
+        self._j[slot] = (
+            start, len(kinds), k.IS_UNUSED, -1, -1, local, self._first_tor + root, ps, first_leaf, first_tor, 0,
+        )  # fmt: skip
         self._jf[slot] = (0.0, 0.0, gbit)
         self._link(slot, self._e, self._r, self._j)
         return slot

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -54,11 +53,3 @@ def disabled(cluster: GpuCluster, jobs: Iterable[str]) -> set[str]:
         else:
             off.add(job)
     return off
-
-
-def switch_off(cluster: GpuCluster, jobs: Iterable[str], data_gbit: Mapping[str, float]) -> None:
-    """Take aggregation from running jobs."""
-    for job in sorted(jobs):
-        placement = cluster.running[job]
-        cluster.finish(job)
-        cluster.start(job, replace(placement, has_ina=False), data_gbit[job])

@@ -32,6 +32,8 @@ class Space:
     allowed: NDArray[np.bool_]
     """Servers that workers may use."""
     regions: list[NDArray[np.int64]]
+    filled: int = 0
+    """Rates computed in this batch to compare plans."""
 
     def free_gpus(self) -> int:
         """Free GPUs on allowed servers."""

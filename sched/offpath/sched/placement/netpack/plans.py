@@ -62,8 +62,10 @@ def plans(
     ps_servers: NDArray[np.int64],
     charge: float = 0.0,
     own: tuple[int, ...] = (0,),
+    limit: int = 1,
 ) -> list[Plan]:
-    """Plans of ``wanted`` GPUs on ``servers``, with the best PS on ``ps_servers`` each, the best score first.
+    """The ``limit`` best plans of ``wanted`` GPUs on ``servers``, with the best PS on ``ps_servers`` each, the best
+    score first.
 
     One plan per number of flows f and of GPUs g that the dynamic program finds; equal scores stay in its order.
     ``charge``: subtracted from the value of each server, in Gbit/s; 0 is the paper's. ``own``: flows that equation 1
@@ -78,15 +80,24 @@ def plans(
     if not len(found):
         return []
     shapes, worth, chosen = table(found, values, seen.free, seen.flows, wanted, most)
-    workers = [released(seen, [int(s) for s in some if s >= 0], wanted) for some in chosen]
-    found_plans = []
+    scores, ps = [], []
     for each in own:
-        scores, ps = best_ps(
+        some_scores, some_ps = best_ps(
             shapes, worth, chosen, ps_servers, seen.rack_of, seen.left_gbps, seen.flows, seen.fastest_gbps,
             seen.uplinks_gbps, seen.uplink_flows, seen.is_open, each,
         )  # fmt: skip
-        found_plans += [Plan(*each) for each in zip(scores.tolist(), workers, ps.tolist(), strict=True)]
-    return sorted(found_plans, key=lambda plan: -plan.score)
+        scores.append(some_scores)
+        ps.append(some_ps)
+    score, server = np.concatenate(scores), np.concatenate(ps)
+    best = np.argsort(-score, kind="stable")[:limit]
+    return [
+        Plan(
+            float(score[n]),
+            released(seen, [s for s in chosen[n % len(chosen)].tolist() if s >= 0], wanted),
+            int(server[n]),
+        )
+        for n in best
+    ]
 
 
 def released(seen: View, servers: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
@@ -96,6 +107,8 @@ def released(seen: View, servers: list[int], wanted: int) -> tuple[tuple[int, in
     """
     counts = {server: int(seen.free[server]) for server in servers}
     extra = sum(counts.values()) - wanted
+    if extra == 0:
+        return tuple(sorted(counts.items()))
     order = sorted(servers, key=lambda s: (-round(float(seen.left_gbps[s]), 6), round(float(seen.flows[s])), s))
     for server in order:
         back = min(extra, counts[server])

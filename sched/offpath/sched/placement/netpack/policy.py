@@ -31,7 +31,12 @@ FINALISTS: Final = 4
 """Plans of each dynamic program that are refilled."""
 RACKS: Final = 4
 """Racks tried, of those with the least and of those with the most free GPUs."""
+FILLS: Final = 250_000
+"""Rates computed to compare finalists in one batch, about a second's work; the batch's other jobs get the plan with the
+best score."""
 
+_CHARGE: Final = 2.0
+"""Subtracted from the value of each server of a compact plan, in links of the fastest capacity."""
 OWN: Final = (0, 2)
 """Flows of a PS on a worker's server: as the paper counts them, and as they are."""
 
@@ -63,10 +68,9 @@ class NetPackPaper(BatchPolicy):
 
     def finish_batch(self, here: Space, valid: Sequence[JobRequest], found: dict[str, JobDecision]) -> None:
         """Step 4."""
-        data = {request.job: request.data_gbit for request in valid}
         mine = [job for job, each in found.items() if each.placement is not None and each.placement.ps is not None]
         off = aggregation.disabled(here.cluster, mine)
-        if not self.accepts(here.cluster, off, data):
+        if not self.accepts(here.cluster, off):
             off = set()
         for job in mine:
             decision = found[job]
@@ -79,7 +83,7 @@ class NetPackPaper(BatchPolicy):
             placement = replace(decision.placement, has_ina=job not in off)
             found[job] = JobDecision(job, placement, (*decision.reasons, reason))
 
-    def accepts(self, cluster: GpuCluster, off: set[str], data_gbit: dict[str, float]) -> bool:
+    def accepts(self, cluster: GpuCluster, off: set[str]) -> bool:
         """Whether the jobs ``off`` lose aggregation."""
         return True
 
@@ -89,9 +93,10 @@ class NetPack(NetPackPaper):
 
     name = "netpack"
 
-    def __init__(self, patience: int = PATIENCE, finalists: int = FINALISTS) -> None:
-        """``patience``: batches, 0 or more. ``finalists``: plans refilled of each dynamic program, 1 or more."""
-        self.patience, self.finalists = patience, finalists
+    def __init__(self, patience: int = PATIENCE, finalists: int = FINALISTS, fills: int = FILLS) -> None:
+        """``patience``: batches, 0 or more. ``finalists``: plans refilled of each dynamic program, 1 or more.
+        ``fills``: rates computed per batch, see `FILLS`; 0: plans are compared by score alone."""
+        self.patience, self.finalists, self.fills = patience, finalists, fills
 
     def choose(
         self, here: Space, seen: View, servers: NDArray[np.int64], region: NDArray[np.int64], request: JobRequest
@@ -101,33 +106,36 @@ class NetPack(NetPackPaper):
         least = np.inf
         data_gbit = request.data_gbit or 1.0
         tried: set[tuple[tuple[tuple[int, int], ...], int]] = set()
+        if here.filled >= self.fills:
+            return next(iter(plans(seen, servers, request.gpus, region, _CHARGE * seen.fastest_gbps, OWN)), None)
         for plan in self._finalists(seen, servers, region, request.gpus):
             if (plan.workers, plan.ps) in tried:
                 continue
             tried.add((plan.workers, plan.ps))
             spread = Spread(tuple(server for server, _ in plan.workers), plan.ps)
             cost = here.cluster.steady.added_cost(spread, data_gbit)
+            here.filled += here.cluster.steady.filled
             if cost < least * (1 - 1e-9):
                 best, least = plan, cost
         return best
 
     def _finalists(self, seen: View, servers: NDArray[np.int64], region: NDArray[np.int64], gpus: int) -> list[Plan]:
-        charge = 2.0 * seen.fastest_gbps
+        charge = _CHARGE * seen.fastest_gbps
         found: list[Plan] = []
         for group in _rack_groups(seen, servers, gpus):
-            found += plans(seen, group, gpus, region, charge, OWN)[:2]
+            found += plans(seen, group, gpus, region, charge, OWN, 2)
         found.sort(key=lambda plan: -plan.score)
         found = found[: self.finalists]
         for each in (charge, 0.0):
-            found += plans(seen, servers, gpus, region, each, OWN)[: self.finalists]
+            found += plans(seen, servers, gpus, region, each, OWN, self.finalists)
         return found
 
-    def accepts(self, cluster: GpuCluster, off: set[str], data_gbit: dict[str, float]) -> bool:
+    def accepts(self, cluster: GpuCluster, off: set[str]) -> bool:
         """Only if that lowers the sum of d/v."""
         if not off:
             return True
         before = cluster.steady.total_cost()
-        aggregation.switch_off(cluster, off, data_gbit)
+        cluster.switch_off_ina(off)
         return cluster.steady.total_cost() < before
 
     def reserve(
