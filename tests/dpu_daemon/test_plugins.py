@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -28,10 +26,10 @@ from ..support.cluster import TIMEOUT, Cluster
 from ..support.clusters import Make
 from ..support.command import offpath
 from ..support.processes import until
+from ..support.sample_policies import install
 from .test_resume import kill_daemon
 
 pytestmark = pytest.mark.slow
-PACKAGE = Path(__file__).resolve().parents[1] / "plugins" / "sample-policies"
 JOBS = 60
 PATIENT_MS = 1_000
 """A good plug-in's deadline here: a machine with other work may not run it for longer than 5 ms."""
@@ -44,8 +42,7 @@ QUARANTINED = "policy plug-in quarantined, using the built-in policy"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample package, installed as any other."""
     folder = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*install, "--target", str(folder), str(PACKAGE)], check=True, timeout=120)
+    install(folder)
     return folder
 
 

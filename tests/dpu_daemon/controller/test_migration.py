@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -22,12 +19,12 @@ from ...conftest import SIZE
 from ...support.evidence import keep
 from ...support.ina_ranks import FakeJob
 from ...support.processes import until
+from ...support.sample_policies import install
 
 pytestmark = pytest.mark.slow
 WORDS = "leaf-spine:2x1x2"
 TOPOLOGY = imported.regular(WORDS)
 HOSTS, SWITCHES = TOPOLOGY.names[: TOPOLOGY.hosts], TOPOLOGY.names[TOPOLOGY.hosts :]
-PACKAGE = Path(__file__).resolve().parents[2] / "plugins" / "sample-policies"
 ROUNDS = {"quick": 2, "ci": 5, "full": 50}[SIZE]
 LONGEST_S = 1.0
 
@@ -36,9 +33,8 @@ LONGEST_S = 1.0
 def cluster() -> Iterator[InaCluster]:
     """Two leaves under two spines; the builder gives all jobs one root, and another when their number changes."""
     folder = tempfile.mkdtemp(prefix="offpath-m-")
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
     try:
-        subprocess.run([*install, "--target", f"{folder}/site", str(PACKAGE)], check=True, timeout=120)
+        install(f"{folder}/site")
         with Switches(f"{folder}/switches", leaves=len(SWITCHES) - 1) as switches:
             where = {
                 name: (switches.addresses[own], switches.controls[own].address)

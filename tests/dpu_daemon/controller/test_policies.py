@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -29,12 +27,13 @@ from offpath.sched.placement.cluster import Cluster
 from offpath.sched.placement.port import Request
 from offpath.sched.topology import imported
 
+from ...support.sample_policies import install
+
 WORDS = "leaf-spine:4x2x2"
 TOPOLOGY = imported.regular(WORDS)
 SWITCHES = frozenset(range(TOPOLOGY.hosts, TOPOLOGY.nodes))
 ADDRESSES = {TOPOLOGY.names[switch]: f"unix:///{TOPOLOGY.names[switch]}" for switch in SWITCHES}
 LEAVES = {up for host in range(TOPOLOGY.hosts) for up, _ in TOPOLOGY.up[host]}
-PACKAGE = Path(__file__).resolve().parents[2] / "plugins" / "sample-policies"
 
 
 def tree(hosts: tuple[int, ...], n: int = 0) -> Tree:
@@ -152,8 +151,7 @@ def test_a_step_is_planned_with_once_it_is_measured_and_not_for_every_tremor() -
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample package, installed as any other."""
     folder = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*install, "--target", str(folder), str(PACKAGE)], check=True, timeout=120)
+    install(folder)
     return folder
 
 

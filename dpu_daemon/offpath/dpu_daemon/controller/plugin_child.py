@@ -1,7 +1,8 @@
-"""Runs one of the controller's plug-ins in its own process: ``python -m`` this module ``FD GROUP/NAME``.
+"""Runs a plug-in of the controller or the job manager in its own process: ``python -m`` this module ``FD GROUP/NAME``.
 
-Three groups of entry points: ``offpath.placement`` makes a `sched.placement.port.Placement`, ``offpath.tree_builder`` a
-`policies.TreeBuilder`, ``offpath.ina_sharing`` a `policies.Sharing` (both of `sched.ina.sharing`).
+Three groups of entry points: ``offpath.placement`` makes a `sched.placement.port.Placement` or, for the job manager, a
+`sched.placement.batch_port.BatchPlacement`; ``offpath.tree_builder`` a `policies.TreeBuilder`; ``offpath.ina_sharing``
+a `policies.Sharing` (both of `sched.ina.sharing`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TOPOLOGY: Final = "topology"
 PLACE: Final = "place"
 BUILD: Final = "build"
 SHARE: Final = "share"
+BATCH: Final = "batch"
 
 
 class PolicyHost:
@@ -39,7 +41,9 @@ class PolicyHost:
         self._policy = policy
         self._topology: Topology | None = None
         self._fault = ""
-        self._queries: dict[str, Callable[..., Any]] = {PLACE: self._place, BUILD: self._build, SHARE: self._share}
+        self._queries: dict[str, Callable[..., Any]] = {
+            PLACE: self._place, BUILD: self._build, SHARE: self._share, BATCH: self._batch,
+        }  # fmt: skip
 
     def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
         """Handles a message: the reply to a query, None for a notification."""
@@ -60,6 +64,17 @@ class PolicyHost:
         assert self._topology is not None
         busy = set(range(self._topology.hosts)).difference(free)
         return to_plain(self._policy.place(Cluster(self._topology, sorted(busy)), Request(hosts)))
+
+    def _batch(self, state: Any, requests: list[Any], reservation: Any) -> Any:
+        # Only the job manager's plug-ins need NumPy.
+        from offpath.sched.placement.batch_adapter import WholeHosts
+        from offpath.sched.placement.batch_port import JobRequest, Reservation
+        from offpath.sched.placement.cluster_state import ClusterState, cluster_of
+
+        policy = self._policy if hasattr(self._policy, "place_batch") else WholeHosts(self._policy)
+        batch = [from_plain(JobRequest, each) for each in requests]
+        kept = from_plain(Reservation, reservation) if reservation is not None else None
+        return to_plain(policy.place_batch(cluster_of(from_plain(ClusterState, state)), batch, kept))
 
     def _build(self, jobs: dict[str, list[int]], former: dict[str, Any], capacity: int) -> Any:
         hosts = {job: tuple(each) for job, each in jobs.items()}

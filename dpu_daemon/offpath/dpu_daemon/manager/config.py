@@ -12,9 +12,9 @@ from offpath.bindings.wire.fields import Name
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error
 from offpath.dpu_daemon.config.tables import FilePath, Uid
 from offpath.sched.errors import SchedError
+from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.ina.statistical.network import pat_gbps
-from offpath.sched.placement.batch_port import BatchPlacement
-from offpath.sched.placement.batch_registry import BATCH_PLACEMENTS, make
+from offpath.sched.placement.batch_registry import BATCH_PLACEMENTS
 from offpath.sched.placement.models import MODELS, Model
 from offpath.sched.workload.information import Links
 
@@ -24,8 +24,8 @@ _IMAGES: Final = 32
 
 
 def _known_policy(name: str) -> str:
-    if name not in BATCH_PLACEMENTS:
-        raise ValueError(f"must be one of {', '.join(BATCH_PLACEMENTS)}")
+    if name not in BATCH_PLACEMENTS and not name.startswith(PREFIX):
+        raise ValueError(f"must be one of {', '.join(BATCH_PLACEMENTS)} or {PREFIX}NAME")
     return name
 
 
@@ -97,6 +97,8 @@ class PolicyTable(_Table):
     name: Annotated[str, AfterValidator(_known_policy)] = "netpack"
     batch_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 1_000
     """Pause between two batches. What is submitted meanwhile is decided together."""
+    plugin_ms: Annotated[int, Field(ge=1, le=600_000)] = 10_000
+    """Deadline of a plug-in's answer to a batch."""
 
 
 class ModelTable(_Table):
@@ -133,10 +135,6 @@ class ManagerConfig(_Table):
     def models(self) -> dict[str, Model]:
         """All models by name; the file's replace built-in ones."""
         return {**MODELS, **{table.name: table.model() for table in self.model}}
-
-    def placement(self) -> BatchPlacement:
-        """The policy, new."""
-        return make(self.policy.name)
 
 
 def load(path: str) -> ManagerConfig:

@@ -20,6 +20,7 @@ from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.manager.answers import Answers
 from offpath.dpu_daemon.manager.config import EngineTable, ManagerConfig
+from offpath.dpu_daemon.manager.plugin import placement
 from offpath.dpu_daemon.manager.shell import ManagerShell
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import expanded
@@ -50,16 +51,24 @@ async def running_manager(config: ManagerConfig, directory: str) -> AsyncIterato
     """A job manager that works for as long as the block runs.
 
     Raises: RegionError, PlaceUnusable: the directory, the socket or the jobs' file cannot be used. EngineMissing.
+        PluginError: the policy is a plug-in that cannot be loaded.
     """
     try:
         make_runtime_directory(directory)
     except OSError as fault:
         raise PlaceUnusable(f"{directory}: {fault.strerror or fault}") from None
     engine = engine_of(config.engine)
-    shell = ManagerShell(config, engine, JobsFile(config.operation.state))
+    with placement(config.policy) as policy:
+        async with _serving(ManagerShell(config, engine, policy, JobsFile(config.operation.state)), directory) as shell:
+            yield shell
+
+
+@contextlib.asynccontextmanager
+async def _serving(shell: ManagerShell, directory: str) -> AsyncIterator[ManagerShell]:
+    """Its socket is open while the block runs; then it is closed. Raises: PlaceUnusable."""
     answers = Answers(shell)
     handlers = AdminHandlers(
-        lambda body: control.decode(work_admin.TO_MANAGER, body), answers.to, lambda: config.operation.uids
+        lambda body: control.decode(work_admin.TO_MANAGER, body), answers.to, lambda: shell.config.operation.uids
     )
     places = Places()
     users = AdminSocket(handlers, os.path.join(directory, MANAGER_SOCKET), places=places)

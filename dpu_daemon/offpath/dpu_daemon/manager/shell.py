@@ -15,6 +15,7 @@ from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineEr
 from offpath.dpu_daemon.manager.config import ManagerConfig
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import held_of, node_of, places_of, seen_of, start_of
+from offpath.sched.placement.batch_port import BatchPlacement
 from offpath.sched.workload.information import Estimate, Information, Proposal
 from offpath.sched.workload.records import Batch, Command, Drop, End, Forget, Release, Save, Spec, Start, Work
 from offpath.sched.workload.workload import Workload, WorkRefused
@@ -28,15 +29,16 @@ class ManagerShell:
     """One job manager. `run` works until it is cancelled; all else is called in its event loop."""
 
     def __init__(
-        self, config: ManagerConfig, engine: Engine, store: JobsFile, *, now_ns: Callable[[], int] = time.time_ns
-    ) -> None:
+        self, config: ManagerConfig, engine: Engine, policy: BatchPlacement, store: JobsFile, *,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:  # fmt: skip
         """Raises: PlaceUnusable: the file is damaged."""
         self.config, self.engine, self.store = config, engine, store
         self.now_ns = now_ns
         self.started_ns = now_ns()
         self.workload = Workload(config.models)
         self.workload.remember(store.works())
-        self.information = Information(config.network.links(), config.placement(), config.models)
+        self.information = Information(config.network.links(), policy, config.models)
         self.counters: Counter[str] = Counter()
         self.engine_fault = "not asked yet"
         """Why the engine does not answer; empty: it does."""

@@ -45,7 +45,7 @@ class WholeHosts(BatchPolicy):
                 counts[-1] -= cluster.most_gpus * wanted - request.gpus
                 reasons = (
                     Reason(Why.SPREAD, f"{wanted} idle servers by {self.name}: {decision.reasons[0]}"),
-                    Reason(Why.PS, f"server {decision.hosts[0]}, the first of them"),
+                    Reason(Why.PS, "the first of them", decision.hosts[0]),
                     Reason(Why.INA_ON, "every job uses aggregation"),
                 )
                 workers = tuple(zip(decision.hosts, counts, strict=True))

@@ -82,7 +82,7 @@ class Ordered(BatchPolicy):
         fitting = order[cluster.free[order] >= request.gpus]
         if len(fitting):
             server = int(fitting[0])
-            return JobPlacement(((server, request.gpus),)), (Reason(Why.ONE_SERVER, f"server {server} has room"),)
+            return JobPlacement(((server, request.gpus),)), (Reason(Why.ONE_SERVER, "has room", server),)
         for region in here.regions:
             inside = order[np.isin(order, region)] if len(here.regions) > 1 else order[cluster.is_linked[order]]
             if int(cluster.free[inside].sum()) >= request.gpus:
@@ -105,7 +105,7 @@ class Ordered(BatchPolicy):
             ps = int(region[np.lexsort([key[region] for key in reversed(keys)])[0]])
         reasons = (
             Reason(Why.SPREAD, f"the first {len(counts)} servers of the order {self.name}"),
-            Reason(Why.PS, f"server {ps}, the first of the order"),
+            Reason(Why.PS, "the first of the order", ps),
             Reason(Why.INA_ON, "every job uses aggregation"),
         )
         return JobPlacement(tuple(sorted(counts.items())), ps, True), reasons

@@ -56,10 +56,18 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """``text`` is for people."""
+    """``text`` is for people. ``server``: what it is about, if it is one server."""
 
     why: Why
     text: str
+    server: int | None = None
+
+    def describe(self, names: Sequence[str]) -> str:
+        """For people. ``names``: of the servers, shape [S]; a number that is none of them stays a number."""
+        if self.server is None:
+            return f"{self.why}: {self.text}"
+        known = 0 <= self.server < len(names)
+        return f"{self.why}: {names[self.server] if known else f'server {self.server}'}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from offpath.sched.errors import SchedError
 from offpath.sched.ina.statistical.model import Spread
 from offpath.sched.ina.statistical.network import Network
 from offpath.sched.ina.statistical.steady import SteadyState
+
+PLAIN: Final = 64
+"""Servers up to which nothing needs to be compiled: that would take longer than all decisions of a small cluster."""
 
 
 class GpusHeld(SchedError):

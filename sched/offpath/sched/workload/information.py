@@ -12,14 +12,12 @@ from typing import Final
 
 from offpath.sched.ina.statistical.network import Network
 from offpath.sched.placement.batch_port import BatchPlacement, JobDecision, JobRequest, Reservation
-from offpath.sched.placement.gpu_cluster import GpuCluster, JobPlacement
+from offpath.sched.placement.gpu_cluster import PLAIN, GpuCluster, JobPlacement
 from offpath.sched.placement.models import Model
 from offpath.sched.workload.records import Batch, Decision, Node, Placed, Share, Spec, Work
 
 _WHOLE: Final = "one-switch"
 """Rack of nodes whose switch is not known."""
-_PLAIN: Final = 64
-"""Nodes up to which nothing is compiled: that would take longer than all decisions of a small cluster."""
 _BITS: Final = 8e-9
 """Gbit of a byte."""
 
@@ -80,13 +78,13 @@ class Information:
         kept = found.reservation
         self._reserved = (kept.job, tuple([self._names[at] for at in kept.servers])) if kept is not None else None
         after = cluster.copied()
-        decisions = [Decision(each.job, None, _texts(each)) for each in found.jobs if each.placement is None]
+        decisions = [Decision(each.job, None, self._texts(each)) for each in found.jobs if each.placement is None]
         data_gbit = {request.job: request.data_gbit for request in requests}
         placed = [(each, each.placement) for each in found.started if each.placement is not None]
         for each, placement in placed:
             after.start(each.job, placement, data_gbit[each.job])
         for each, placement in placed:
-            decisions.append(Decision(each.job, self._placed(after, each.job, placement, _texts(each))))
+            decisions.append(Decision(each.job, self._placed(after, each.job, placement, self._texts(each))))
         return decisions
 
     def propose(self, batch: Batch, spec: Spec) -> Proposal:
@@ -95,13 +93,13 @@ class Information:
         request = self._request(spec, spec.name, 0, 0)
         (found,) = self._policy.place_batch(cluster, [request], None).jobs
         if found.placement is None:
-            return Proposal(None, None, _texts(found), {})
+            return Proposal(None, None, self._texts(found), {})
         before = {job: cluster.steady.rate_gbps(job) for job in cluster.running if job in cluster.steady}
         cluster.start(spec.name, found.placement, request.data_gbit)
         after = {job: cluster.steady.rate_gbps(job) for job in before}
         changed = {job: (before[job], after[job]) for job in before if abs(before[job] - after[job]) > 1e-6}
-        placed = self._placed(cluster, spec.name, found.placement, _texts(found))
-        return Proposal(placed, self._estimate(cluster, spec.name, request.data_gbit), _texts(found), changed)
+        placed = self._placed(cluster, spec.name, found.placement, self._texts(found))
+        return Proposal(placed, self._estimate(cluster, spec.name, request.data_gbit), self._texts(found), changed)
 
     def estimates(self, nodes: tuple[Node, ...], active: Sequence[Work]) -> dict[str, Estimate]:
         """By identity, of the jobs that use the network."""
@@ -157,7 +155,7 @@ class Information:
             sizes, (links.link_gbps,) * len(ordered),
             tuple(size * links.link_gbps / links.oversubscription for size in sizes), (links.pat_gbps,) * len(sizes),
         )  # fmt: skip
-        compiled = None if len(ordered) > _PLAIN else False
+        compiled = None if len(ordered) > PLAIN else False
         self._cluster = GpuCluster(network, [node.gpus for node in ordered], compiled=compiled)
 
     def _enter(self, cluster: GpuCluster, work: Work) -> None:
@@ -213,6 +211,5 @@ class Information:
         where = f"the link of {self._names[at]}" if kind == "server" else f"the uplink of {self._racks[at]}"
         return Estimate(rate, where, data_gbit / rate if rate > 0 else float("inf"))
 
-
-def _texts(decision: JobDecision) -> tuple[str, ...]:
-    return tuple([f"{reason.why}: {reason.text}"[:400] for reason in decision.reasons][:16])
+    def _texts(self, decision: JobDecision) -> tuple[str, ...]:
+        return tuple([reason.describe(self._names)[:400] for reason in decision.reasons][:16])

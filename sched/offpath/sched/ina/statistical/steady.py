@@ -184,6 +184,10 @@ class SteadyState:
         found: NDArray[np.float64] = self._jf[[slots[job] for job in jobs], k.JF_RATE]
         return found
 
+    def data_gbit(self, job: Hashable) -> float:
+        """What the job moves per iteration: d of Table 2."""
+        return float(self._jf[self._slots[job], k.JF_BITS])
+
     def bottleneck(self, job: Hashable) -> tuple[str, int]:
         """The used-up link on which the job's rate is the largest: ``("server", s)`` or ``("uplink", r)``."""
         res = int(self._j[self._slots[job], k.J_BOTTLENECK])

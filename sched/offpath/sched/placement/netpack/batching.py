@@ -55,9 +55,7 @@ def one_server(here: Space, gpus: int) -> Placed | None:
     if server < 0:
         return None
     left = int(cluster.free[server]) - gpus
-    return JobPlacement(((server, gpus),)), (
-        Reason(Why.ONE_SERVER, f"server {server} has room, {left} GPUs stay free"),
-    )
+    return JobPlacement(((server, gpus),)), (Reason(Why.ONE_SERVER, f"has room, {left} GPUs stay free", server),)
 
 
 class BatchPolicy:

@@ -187,9 +187,9 @@ def _spread(plan: Plan) -> Placed:
     beside = any(server == plan.ps for server, _ in plan.workers)
     if servers == 1:
         server = plan.workers[0][0]
-        return JobPlacement(plan.workers), (Reason(Why.ONE_SERVER, f"server {server} has room"),)
+        return JobPlacement(plan.workers), (Reason(Why.ONE_SERVER, "has room", server),)
     reasons = (
         Reason(Why.SPREAD, f"{gpus} GPUs on {servers} servers, score {plan.score:.6g}"),
-        Reason(Why.PS, f"server {plan.ps}, {'with' if beside else 'without'} workers"),
+        Reason(Why.PS, f"{'with' if beside else 'without'} workers", plan.ps),
     )
     return JobPlacement(plan.workers, plan.ps, True), reasons
