@@ -67,7 +67,7 @@ def machines(folder: Path) -> list[int]:
 @needs_image
 def test_the_tests_marked_rdma_pass_in_the_guest(tmp_path: Path) -> None:
     size, timeout_s = (["--full"], "5400") if SIZE == "full" else ([], "1200")
-    done = rxe_vm(tmp_path, "--timeout", timeout_s, "--", "./scripts/test", *size, "-m", "rdma")
+    done = rxe_vm(tmp_path, "--timeout", timeout_s, "--", "./scripts/test", *size, "-x", "-m", "rdma")
     assert done.returncode == 0, done.stdout + done.stderr
     closing = done.stdout.splitlines()[-1]
     assert int(re.findall(r"\b(\d+) passed", closing)[0]) >= LEAST_TESTS, closing

@@ -140,7 +140,8 @@ def test_sessions_that_come_and_go_leave_nothing(cluster: Cluster, capsys: pytes
     for number in range(CYCLES):
         cycle(number)
     took_s = time.monotonic() - begun
-    until(lambda: (held(daemon), held(ours)) == before, BOUND_S)
+    # At most: the last session before the count may still have been closing at the daemon.
+    until(lambda: held(daemon) <= before[0] and held(ours) <= before[1], BOUND_S)
     with capsys.disabled():
         print(f"\n{CYCLES} cycles in {took_s:.1f} s; held before and after: daemon {before[0]}, we {before[1]}")
 
@@ -153,4 +154,4 @@ def test_requesters_that_vanish_leave_nothing(cluster: Cluster, tmp_path: Path) 
         requester.begin("sleep", [np.array([0.3])])
         requester._link.negotiation.abandon()
         requester._link.session.close()
-    until(lambda: held(cluster.daemon.pid) == before, BOUND_S)
+    until(lambda: held(cluster.daemon.pid) <= before, BOUND_S)
