@@ -99,6 +99,8 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
                 self._for_wheel(build_data)
         except NotBuilt as why:
             self.app.display_warning(f"offpath: the request path runs in Python: {why}")
+        if version != "editable" and Path(self.root) != ROOT:
+            self._leave_out_engines()
         if version != "editable" and self._wants_fast():
             self._fast.add_compiled(ROOT, build_data)
 
@@ -117,6 +119,11 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was built for the wheel."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _leave_out_engines(self) -> None:
+        """Hosts start no jobs of the job manager's."""
+        for path in (PACKAGE / "engines").rglob("*"):
+            self.build_config.build_reserved_paths.add(f"offpath/bindings/{path.relative_to(PACKAGE)}")
 
     def _in_place(self) -> None:
         module = PACKAGE / NAME

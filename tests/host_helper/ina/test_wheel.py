@@ -69,6 +69,7 @@ def test_it_is_thin(wheel: Path) -> None:
     assert wheel.stat().st_size < MOST_BYTES
     parts = {name.split("/")[1] for name in names}
     assert parts == {"bindings", "cli", "host_helper", "sched"}
+    assert not [name for name in names if name.startswith("offpath/bindings/engines/")]
     assert {name for name in names if name.startswith("offpath/sched/") and "/protocol/" not in name} == {
         f"offpath/sched/{name}"
         for name in (
