@@ -123,6 +123,9 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("switch", "run"): (
         "offpath switch run --name s1 --listen tcp://0.0.0.0:7800 --control unix:///run/offpath/s1.sock",
     ),
+    ("switch", "statistical"): (
+        "offpath switch statistical --listen tcp://127.0.0.1:7801 --servers n1,n2,n3 --aggregators 64",
+    ),
     ("top",): ("offpath top", "offpath top --once --json"),
     ("errors",): ("offpath errors daemon_full", "offpath errors 73"),
     ("completion",): (

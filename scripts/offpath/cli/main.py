@@ -66,6 +66,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("place",): ("commands.place", "choose hosts for a job on a topology, with reasons (dry run)"),
     ("trees",): ("commands.trees", "choose aggregation trees for jobs on a topology (needs no daemon)"),
     ("switch", "run"): ("commands.switch_run", "run an emulated switch that aggregates all-reduces along trees"),
+    ("switch", "statistical"): ("commands.switch_statistical", "run an emulated rack whose switch all jobs share"),
     ("top",): ("commands.top", "show tenants and leases, live"),
     ("errors",): ("errors.command", "explain an error code"),
     ("completion",): ("completion", "print a completion script for a shell"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from dataclasses import replace
 from types import ModuleType
@@ -185,20 +186,16 @@ BUGS = [
     ("aggregators", "found.bitmap == (1 << found.workers) - 1:", "found.bitmap.bit_count() >= 2:"),
     ("aggregators", "        found = self.taken.pop(index)\n        self._counters(found.job).flushes",
      "        found = self.taken[index]\n        self._counters(found.job).flushes"),
-    ("aggregators", "is not None and (found.job, found.psn) == (packet.job, packet.psn) else", "is not None else"),
     ("aggregators", "            found = self.taken.pop(index)\n", "            found = self.taken[index]\n"),
     ("aggregators", "return [*self._flushed(index), *self._first(packet, index, now_ns)]",
      "return self._first(packet, index, now_ns)"),
     ("aggregators", "found.bitmap |= packet.bitmap", "pass"),
     ("aggregators", ').copy(), now_ns,', '), now_ns,'),
     ("aggregators", "if is_first and summed > 1:", "if summed > 1:"),
-    ("server", "if common == packet.bitmap:", "if False:"),
     ("server", "        elif common:\n            self.counters.overlapping += 1\n", ""),
     ("server", "values if common else found.total + values", "found.total + values"),
     ("server", "            return [self._result(psn, found, packet.bitmap)]\n", "            return []\n"),
     ("server", "min(self._highest) - self._ring + 1)", "max(self._highest) - self._ring + 1)"),
-    ("server", "packet.job != self._job or ", ""),
-    ("sender", "or not packet.bitmap >> self._rank & 1", ""),
     ("sender", "and self._next_psn < self._base + self._ring:", ":"),
     ("sender", "return self._packet(psn, sent, Flag.RETRANSMITTED)", "return self._packet(psn, sent, 0)"),
 ]  # fmt: skip
@@ -210,8 +207,6 @@ def planted(module: ModuleType, line: str, becomes: str) -> ModuleType:
     assert source.count(line) == 1, f"{module.__name__} has {line!r} not once: plant it anew"
     copy = types.ModuleType(f"planted_{module.__name__.rpartition('.')[2]}")
     copy.__dict__["__file__"] = module.__file__
-    import sys
-
     sys.modules[copy.__name__] = copy  # dataclasses and pickle look a class's module up
     exec(compile(source.replace(line, becomes), copy.__name__, "exec"), copy.__dict__)
     return copy

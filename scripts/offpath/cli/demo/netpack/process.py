@@ -1,0 +1,119 @@
+"""A job's process on one node: ``python -m offpath.cli.demo.netpack.process FOLDER OPTIONS``, started by an engine.
+
+It reads where it runs from the engine's and the job manager's variables (docs/jobs.md), trains through the statistical
+switch, and writes what it measured to FOLDER/NODE.json. On the PS's node it is the PS too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from offpath.cli.demo.netpack import training
+from offpath.host_helper.ina.statistical import endpoint
+from offpath.host_helper.ina.statistical.sender import Sender, Window
+
+FLUSH_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the environment says. ``rank`` None: this node has the PS only."""
+
+    job: str
+    node: str
+    nodes: tuple[str, ...]
+    shares: tuple[int, ...]
+    ps: str
+    uses_ina: bool
+    switch: str
+
+    @property
+    def rank(self) -> int | None:
+        """This node's, in the order of the workers."""
+        return self.nodes.index(self.node) if self.node in self.nodes else None
+
+
+def where(environment: dict[str, str]) -> Where:
+    """Raises: KeyError, ValueError: not started by an engine."""
+    workers = [each.rpartition(":") for each in environment["OFFPATH_WORKERS"].split(",")]
+    node = environment["OFFPATH_NODE"]
+    return Where(
+        environment["OFFPATH_JOB"], node, tuple(name for name, _, _ in workers),
+        tuple(int(count) for _, _, count in workers), environment["OFFPATH_PS_NODE"],
+        environment["OFFPATH_INA"] == "1", json.loads(environment["OFFPATH_SWITCHES"]).get(node, ""),
+    )  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Train; the exit code is 0 when the training is complete."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--data-bytes", type=int, required=True)
+    parser.add_argument("--compute-ms", type=float, default=0.0)
+    parser.add_argument("--window", default="2:8:64", help="least:first:most, in packets")
+    parser.add_argument("--payload-bytes", type=int, default=4096)
+    parser.add_argument("--plain-hash", action="store_true", help="do not rehash after collisions")
+    arguments = parser.parse_args(argv)
+    here = where(dict(os.environ))
+    least, first, most = arguments.window.split(":")
+    window = Window(float(least), float(first), int(most))
+    number = endpoint.job_number(here.job)
+    count = len(here.nodes)
+    server: threading.Thread | None = None
+    if count > 1 and here.node == here.ps:
+        attach = endpoint.attach_of(number, count, here.node, None)
+        server = threading.Thread(target=endpoint.serve, args=(here.switch, attach, window.most, FLUSH_S), name="ps")
+        server.start()
+    if here.rank is not None:
+        plan = training.Training(arguments.seed, here.shares, arguments.data_bytes, arguments.steps)
+        sender = Sender(number, here.rank, count, window, uses_ina=here.uses_ina, rehashes=not arguments.plain_hash)
+        measured = _train(plan, here, sender, arguments)
+        path = arguments.folder / f"{here.node}.json"
+        path.with_suffix(".new").write_text(json.dumps(measured), "ascii")
+        path.with_suffix(".new").rename(path)
+    if server is not None:
+        server.join()
+    return 0
+
+
+def _train(plan: training.Training, here: Where, sender: Sender, arguments: argparse.Namespace) -> dict[str, Any]:
+    assert here.rank is not None
+    weights = plan.weights()
+    worker = None
+    if len(here.nodes) > 1:
+        attach = endpoint.attach_of(endpoint.job_number(here.job), len(here.nodes), here.node, here.rank)
+        worker = endpoint.Worker(here.switch, sender, attach, arguments.payload_bytes)
+    began_ns = time.monotonic_ns()
+    steps: list[tuple[int, int]] = []
+    for number in range(plan.steps):
+        ready_ns = time.monotonic_ns() + round(arguments.compute_ms * 1e6)
+        mine = plan.gradient(weights, number, here.rank)
+        time.sleep(max(0, ready_ns - time.monotonic_ns()) / 1e9)  # stands for a real model's computation
+        sent_ns = time.monotonic_ns()
+        total = worker.all_reduce(mine) if worker is not None else mine
+        steps.append((sent_ns, time.monotonic_ns()))
+        weights = training.step(weights, total)
+    ended_ns = time.monotonic_ns()
+    if worker is not None:
+        worker.__exit__()
+    return {
+        "rank": here.rank, "nodes": here.nodes, "shares": here.shares, "ps": here.ps, "uses_ina": here.uses_ina,
+        "weights": training.fingerprint(weights), "accuracy": plan.accuracy(weights),
+        "began_ns": began_ns, "ended_ns": ended_ns, "steps_ns": steps, "bytes_per_step": 4 * plan.parameters,
+        "rtt_ms": sender.rtt_ns / 1e6, "window": sender.window, "sender": asdict(sender.counters),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.exit(main(sys.argv[1:]))
