@@ -71,6 +71,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("errors",): ("errors.command", "explain an error code"),
     ("completion",): ("completion", "print a completion script for a shell"),
     ("demo", "ina"): ("demo.ina.command", "run two training jobs that share an emulated switch, mode by mode"),
+    ("demo", "netpack"): ("demo.netpack.command", "place and run training jobs on a rack with a statistical switch"),
     ("demo",): ("demo.command", "run the main job on this machine, end to end (demo ina: training jobs)"),
     ("simulate",): ("simulate.command", "repeat a paper's evaluation; without a name, list them"),
     ("bench",): ("bench.command", "run a benchmark; without a name, list them"),

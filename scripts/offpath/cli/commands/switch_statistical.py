@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drop-packets", type=float, default=256.0, metavar="N",
                         help="a queue above N packets of 4 KiB drops (%(default)s)")  # fmt: skip
     parser.add_argument("--stale-ms", type=float, default=2000.0,
-                        help="an aggregator untouched for so long is given to the next packet (%(default)s)")  # fmt: skip
+                        help="an aggregator untouched so long goes to the next packet (%(default)s)")  # fmt: skip
     parser.add_argument("--events", metavar="FILE", help="append the statistics as a JSON line, four times a second")
     parser.add_argument("--log", choices=("text", "json"), default="text", help="the log's style")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin the switch to this core")

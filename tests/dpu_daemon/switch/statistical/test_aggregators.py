@@ -217,7 +217,11 @@ def test_a_planted_bug_is_found(where: str, line: str, becomes: str) -> None:
     modules = Modules()
     spoiled = replace(modules, **{where: planted(getattr(modules, where), line, becomes)})
     with pytest.raises((AssertionError, ValueError, KeyError)):
-        for seed in range(100):
-            stream(seed, spoiled)
-        for workers, budgets in ORDERS:
-            explore(spoiled, workers, **budgets)
+        search(spoiled)
+
+
+def search(modules: Modules) -> None:
+    for seed in range(100):
+        stream(seed, modules)
+    for workers, budgets in ORDERS:
+        explore(modules, workers, **budgets)

@@ -136,11 +136,11 @@ class Worker:
         Raises: PeerGone: the switch or the PS is gone, or no result arrives. PacketError.
         """
         began_ns = time.monotonic_ns()
-        data = memoryview(np.ascontiguousarray(values, "<i4")).cast("B")
+        data = np.ascontiguousarray(values, "<i4").tobytes()
         total = bytearray(len(data))
         at: dict[int, int] = {}
         for begin in range(0, len(data), self._payload_bytes):
-            at[self.sender.offer(bytes(data[begin : begin + self._payload_bytes]))] = begin
+            at[self.sender.offer(data[begin : begin + self._payload_bytes])] = begin
         heard_ns = began_ns
         while at:
             now_ns = time.monotonic_ns()

@@ -50,7 +50,8 @@ class Training:
             np.full(PIXELS * self.hidden, (2 / PIXELS) ** 0.5), np.zeros(self.hidden),
             np.full(self.hidden * _CLASSES, (1 / self.hidden) ** 0.5), np.zeros(_CLASSES),
         ])  # fmt: skip
-        return (noise.standard_normal(self.parameters) * spread).astype(np.float32)
+        found: NDArray[np.float32] = (noise.standard_normal(self.parameters) * spread).astype(np.float32)
+        return found
 
     def gradient(self, weights: NDArray[np.float32], step: int, rank: int) -> NDArray[np.int32]:
         """A rank's part of the step's gradient, in fixed point. Raises: GradientOutOfRange."""
@@ -90,7 +91,8 @@ def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def step(weights: NDArray[np.float32], total: NDArray[np.int32]) -> NDArray[np.float32]:
     """The weights after a step with the summed gradient."""
-    return weights - _RATE * fixed_point.decode(total)
+    found: NDArray[np.float32] = weights - _RATE * fixed_point.decode(total)
+    return found
 
 
 def fingerprint(weights: NDArray[np.float32]) -> str:
