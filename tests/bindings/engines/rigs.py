@@ -22,7 +22,7 @@ from offpath.bindings.engines.slurm import SlurmEngine
 from offpath.bindings.engines.slurm_script import Submission
 from offpath.sched.topology.hostlist import expand
 
-from ...support.slurm import SlurmCluster
+from offpath.cli.local.slurm_cluster import SlurmCluster
 
 BOUND_S = 60.0
 NODES = ["h0", "h1", "h2", "h3"]

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from offpath.bindings.errors import EngineMissing
+from offpath.cli.local.slurm_cluster import SlurmCluster, unpacked
 
 SERVERS: Final = 5
 GPUS: Final = 2
@@ -30,7 +32,23 @@ def _local(folder: str) -> Iterator[Started]:
     yield Started({"kind": "local", "folder": f"{folder}/engine", "poll_ms": 100, "node": tables}, nodes, "s0")
 
 
-ENGINES: Final[dict[str, Callable[[str], AbstractContextManager[Started]]]] = {"local": _local}
+@contextlib.contextmanager
+def _slurm(folder: str) -> Iterator[Started]:
+    place = Path(folder) / "slurm"
+    place.mkdir()
+    cluster = SlurmCluster(place, SERVERS, leaves=lambda nodes: {"s0": nodes})
+    try:
+        cluster.open()
+        table = {
+            "kind": "slurm", "bin": str(cluster.programs), "conf": cluster.environment["SLURM_CONF"], "poll_ms": 300,
+            "settle_s": 0.0,
+        }  # fmt: skip
+        yield Started(table, tuple(cluster.nodes), "s0")
+    finally:
+        cluster.close()
+
+
+ENGINES: Final[dict[str, Callable[[str], AbstractContextManager[Started]]]] = {"local": _local, "slurm": _slurm}
 """By name. Each starts what it needs in a folder, and ends it."""
 
 
@@ -42,5 +60,9 @@ def started(kind: str, folder: str) -> AbstractContextManager[Started]:
 
 
 def default() -> str:
-    """Slurm where it can be had, else ``local``."""
-    return "slurm" if "slurm" in ENGINES else "local"
+    """Slurm where it can be unpacked, else ``local``."""
+    try:
+        unpacked()
+    except EngineMissing:
+        return "local"
+    return "slurm"

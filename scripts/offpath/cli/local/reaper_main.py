@@ -1,5 +1,4 @@
-"""Starts daemons for a test, reaps whatever they orphan, and kills all of it when stdin ends: also when the test is
-killed.
+"""Starts daemons, reaps whatever they orphan, and kills all of it when stdin ends: also when their starter is killed.
 
 A line of JSON on stdin starts one: ``{"argv": …, "env": …, "cwd": …, "log": …}``; its pid is printed. Where the
 machine's process 1 reaps late, Slurm takes zombies for running jobs.
