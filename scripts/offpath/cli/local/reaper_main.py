@@ -62,7 +62,7 @@ def main() -> None:
     waking, awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(awake)
-    lines = sys.stdin.buffer.raw
+    lines = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     rest = b""
     while True:
         ready, _, _ = select.select([0, waking], [], [])

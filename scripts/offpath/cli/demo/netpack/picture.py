@@ -32,7 +32,9 @@ def draw(made: dict[str, Any], path: str) -> None:
 def _ratios(axes: Axes, points: list[dict[str, Any]]) -> None:
     for colour, jobs in zip(_COLOURS, (1, 2), strict=False):
         found = [each for each in points if each["jobs"] == jobs and each["hash"] == "rehash"]
-        axes.plot([0, 1], [0, 1 / jobs], color=colour, linewidth=1, label=f"paper's model, {jobs} job{'s' * (jobs > 1)}")
+        axes.plot(
+            [0, 1], [0, 1 / jobs], color=colour, linewidth=1, label=f"paper's model, {jobs} job{'s' * (jobs > 1)}"
+        )
         axes.plot([e["pat_ratio"] for e in found], [e["ratio"] for e in found], "o", color=colour, label="measured")
     rest = [each for each in points if each["hash"] == "plain"]
     axes.plot([e["pat_ratio"] for e in rest], [e["ratio"] for e in rest], "x", color=_COLOURS[2], label="plain hash")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from offpath.cli.demo.netpack.ratios import Ratio
 from offpath.cli.demo.netpack.ratios import plain as plain_ratios
-from offpath.cli.demo.netpack.workload import RATE, RTT_S, Ran
+from offpath.cli.demo.netpack.workload import RATE, RTT_S, Live, Ran
 
 BAR: Final = 0.95
 PAPER_R: Final = 0.98
@@ -44,13 +44,12 @@ def busy_part(before: tuple[int, int], after: tuple[int, int]) -> float:
     return 1 - (after[1] - before[1]) / max(1, after[0] - before[0])
 
 
-def build(
-    engine: str, ran: Sequence[Ran], points: list[Ratio], switch: dict[str, Any], busy: float
-) -> dict[str, Any]:
+def build(engine: str, live: Live, points: list[Ratio], busy: float) -> dict[str, Any]:
     """The whole report as plain data."""
+    ran, switch = live.ran, live.switch
     rates = [(est, got) for each in ran for est, got, _ in each.points]
     times = [(each.simulated_s, each.jct_s) for each in ran]
-    corr = {
+    corr: dict[str, dict[str, Any]] = {
         "figure_6": {"r": correlation(times), "points": len(times), "bar": BAR, "paper": PAPER_R},
         "figure_15": {
             "r": correlation(rates), "points": len(rates),
@@ -71,6 +70,7 @@ def build(
         "switch": {name: switch[name] for name in ("aggregators", "dropped", "malformed", "unread", "links")},
         "assumptions": {
             "link_mbps": RATE.link_mbps, "rtt_ms": RATE.rtt_ms, "rtt_with_ecn_threshold_ms": round(RTT_S * 1e3, 1),
+            "engine_start_s": [round(each, 2) for each in live.start_s.values()],
             "delay": "emulated between switch and PS", "hash": "rehash after a collision, as ATP",
         },
         "busy_part": round(busy, 3), "is_quiet": is_quiet, "faults": faults, "ok": not faults,

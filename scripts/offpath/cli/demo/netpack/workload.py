@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
@@ -54,6 +54,12 @@ class DemoJob:
         return f"digits-{self.name}"
 
 
+_NOTHING: Final = {
+    False: DemoJob("nothing", 1, 0.0, 4_000, 0.001, 1), True: DemoJob("nothing-wide", 3, 0.0, 4_000, 0.001, 1)
+}  # fmt: skip
+"""By whether it spans servers: engines start such jobs in another way."""
+
+
 def jobs(*, is_quick: bool) -> tuple[DemoJob, ...]:
     """Long and short, computing and communicating; together more than the cluster's ten GPUs."""
     found = (
@@ -66,7 +72,7 @@ def jobs(*, is_quick: bool) -> tuple[DemoJob, ...]:
         DemoJob("light", 2, 8.0, 300_000, 0.10, 40),
         DemoJob("late", 5, 9.0, 1_200_000, 0.10, 10),
     )
-    return tuple(replace(job, steps=job.steps // 2) for job in found[:5]) if is_quick else found
+    return found[:5] if is_quick else found
 
 
 @dataclass(slots=True)
@@ -88,8 +94,18 @@ class Ran:
     simulated_s: float = 0.0
 
 
-def live(folder: str, engine: Started, wanted: tuple[DemoJob, ...]) -> tuple[list[Ran], dict[str, Any]]:
-    """Run them; also the switch's statistics. Raises: OffpathError: a job failed, or they take too long."""
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What was measured. ``start_s``: time to the end of a job that does nothing, on one server and on several: what
+    the engine and the start of a process take."""
+
+    ran: list[Ran]
+    switch: dict[str, Any]
+    start_s: dict[bool, float]
+
+
+def live(folder: str, engine: Started, wanted: tuple[DemoJob, ...]) -> Live:
+    """Run them. Raises: OffpathError: a job failed, or they take too long."""
     outputs = os.path.join(folder, "out")
     os.makedirs(outputs)
     with StatisticalSwitch(os.path.join(folder, "switch"), engine.nodes, AGGREGATORS, RATE) as switch:
@@ -98,19 +114,21 @@ def live(folder: str, engine: Started, wanted: tuple[DemoJob, ...]) -> tuple[lis
             "rtt_us": RTT_S * 1e6, "switches": {engine.leaf: switch.address},
         }  # fmt: skip
         models = [
-            {"name": job.model, "data_bytes": _exact_bytes(job), "compute_ms": job.compute_s * 1e3} for job in wanted
+            {"name": job.model, "data_bytes": _exact_bytes(job), "compute_ms": job.compute_s * 1e3}
+            for job in (*_NOTHING.values(), *wanted)
         ]
         tables = {
             "engine": engine.table, "network": network, "model": models,
             "policy": {"name": _POLICY, "batch_ms": round(PERIOD_S * 1e3)},
         }  # fmt: skip
         with JobManager(os.path.join(folder, "manager"), tables) as manager:
+            nothing, _ = _run(manager, outputs, tuple(_NOTHING.values()))
             ended, estimates = _run(manager, outputs, wanted)
-    statistics = switch.statistics()
     for name, (line, _) in ended.items():
         if line.state != "succeeded":
             raise OffpathError(f"job {name}: {line.state} (exit code {line.exit_code}): see {outputs}")
-    return [_ran(outputs, job, *ended[job.name], estimates[job.name]) for job in wanted], statistics
+    ran = [_ran(outputs, job, *ended[job.name], estimates[job.name]) for job in wanted]
+    return Live(ran, switch.statistics(), {spans: nothing[job.name][1] for spans, job in _NOTHING.items()})
 
 
 def _exact_bytes(job: DemoJob) -> int:
@@ -139,6 +157,8 @@ def _run(
                 output=os.path.join(outputs, f"{job.name}.log"), directory=outputs,
             )  # fmt: skip
         for line in manager.jobs():
+            if line.job not in submitted:
+                continue
             if line.rate_bps:
                 estimates[line.job].append((time.monotonic_ns(), line.rate_bps))
             if line.state in ENDED and line.job not in ended:
@@ -156,9 +176,7 @@ def _argv(job: DemoJob, outputs: str) -> list[str]:
     )  # fmt: skip
 
 
-def _ran(
-    outputs: str, job: DemoJob, line: work_admin.JobLine, jct_s: float, estimates: list[tuple[int, float]]
-) -> Ran:
+def _ran(outputs: str, job: DemoJob, line: work_admin.JobLine, jct_s: float, estimates: list[tuple[int, float]]) -> Ran:
     reports = []
     for name in os.listdir(os.path.join(outputs, job.name)):
         with open(os.path.join(outputs, job.name, name), encoding="ascii") as file:
@@ -200,18 +218,15 @@ def _held(estimates: list[tuple[int, float]], at_ns: int) -> float:
     return before[-1] if before else estimates[0][1]
 
 
-def simulate(wanted: tuple[DemoJob, ...], gpus: int) -> dict[str, float]:
-    """Time to the end of each job in `BatchSimulation`, s."""
+def simulate(wanted: tuple[DemoJob, ...], gpus: int, start_s: dict[bool, float]) -> dict[str, float]:
+    """Time to the end of each job in `BatchSimulation`, s. ``start_s`` is spread over the compute times of its steps:
+    the simulation knows no start."""
     pat = pat_gbps(AGGREGATORS * PACKET_BYTES, RTT_S)
     cluster = GpuCluster(regular(1, SERVERS, link_gbps=RATE.link_mbps / 1e3, pat=pat), gpus)
-    requests = [
-        BatchJob(
-            JobRequest(job.name, job.gpus, _exact_bytes(job) * 8e-9, job.compute_s, arrival_s=job.at_s),
-            job.steps * job.compute_s,
-        )
-        for job in wanted
-    ]  # fmt: skip
+    requests = []
+    for job in wanted:
+        compute_s = job.compute_s + start_s[job.gpus > gpus] / job.steps
+        request = JobRequest(job.name, job.gpus, _exact_bytes(job) * 8e-9, compute_s, arrival_s=job.at_s)
+        requests.append(BatchJob(request, job.steps * compute_s))
     outcomes = BatchSimulation(cluster, make(_POLICY), requests, PERIOD_S).run()
     return {outcome.job.request.job: outcome.jct_s for outcome in outcomes}
-
-
