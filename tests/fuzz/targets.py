@@ -25,6 +25,7 @@ from offpath.bindings import errors, tickets
 from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
+from offpath.bindings.ina import packets
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, negotiating, regions, work_admin
 from offpath.dpu_daemon import config
@@ -40,6 +41,7 @@ from .mutate import (
     Numbers,
     ina_mutation,
     json_mutation,
+    packet_mutation,
     page_mutation,
     piece_mutation,
     region_mutation,
@@ -77,6 +79,7 @@ class Modules:
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
     ina: ModuleType = ina
+    packets: ModuleType = packets
     rank_file: ModuleType = rank_file
     config: ModuleType = config
 
@@ -107,7 +110,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
             _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _region(m), _session(m),
-            _pieces(m), _frames(m), _ina(m), _page(m), *_controls(m),
+            _pieces(m), _frames(m), _ina(m), _packets(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -349,6 +352,51 @@ def _ina(m: Modules) -> Target:
     return Target(
         "ina_frames", run, (errors.InaFrameError,), check, ina_mutation, frozenset(codes),
         lambda got: f"{[type(frame).__name__ for frame in got[1][:2]]}, {min(got[0].held, 5)} held",
+    )  # fmt: skip
+
+
+def _packets(m: Modules) -> Target:
+    """A stream between a process and a statistical switch, in chunks of sizes ``numbers``."""
+
+    def run(data: bytes, numbers: Numbers) -> Any:
+        reader, got, at = m.packets.PacketReader(), [], 0
+        for size in numbers:
+            got += reader.feed(data[at : at + size])
+            at += size
+        return reader, got + reader.feed(data[at:])
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        reader, taken = got
+        packed = b"".join(m.packets.pack(packet) for packet in taken)
+        assert data.startswith(packed), "packing it again gives other bytes"
+        assert reader.held == len(data) - len(packed) < 4 + packets.MOST_PACKET_BYTES
+        for packet in taken:
+            assert 0 < packet.workers <= packets.MOST_WORKERS
+            assert not packet.bitmap >> packet.workers
+            assert packet.psn <= packets.MOST_PSN
+            assert len(packet.payload) <= packets.MOST_PAYLOAD_BYTES
+            if packet.kind in (packets.PacketKind.DATA, packets.PacketKind.RESULT):
+                assert packet.bitmap
+                assert packet.payload
+                assert not len(packet.payload) % packets.ELEMENT_BYTES
+            elif packet.kind is packets.PacketKind.ATTACH:
+                assert packet.payload.decode().isprintable()
+                assert packet.bitmap.bit_count() < 2
+            else:
+                assert not packet.payload
+            if packet.kind is packets.PacketKind.DETACHED:
+                assert packet.bitmap.bit_count() == 1
+            if packet.kind is packets.PacketKind.REFUSED:
+                assert packet.psn in set(packets.Refusal)
+            if packet.kind not in (packets.PacketKind.DATA, packets.PacketKind.RESULT):
+                assert not packet.flags
+
+    codes = {
+        "packet_length", "version", "kind", "reserved", "workers", "flags", "bitmap", "psn", "reason", "payload", "name"
+    }  # fmt: skip
+    return Target(
+        "ina_packets", run, (errors.PacketError,), check, packet_mutation, frozenset(codes),
+        lambda got: f"{[packet.kind.name for packet in got[1][:2]]}, {min(got[0].held, 5)} held",
     )  # fmt: skip
 
 

@@ -83,6 +83,7 @@ ENTRIES: Final = (
         ("HostMessageError", "a host-channel message breaks a rule", "see its code"),
         ("DoorbellError", "an undefined immediate value", "see its code"),
         ("InaFrameError", "a frame between ranks and switches breaks a rule", "see its code"),
+        ("PacketError", "a packet of statistical INA breaks a rule", "see its code"),
         ("RequestRefused", "a valid request was refused", "change the request"),
         ("NegotiationRefused", "the daemon refused the session; see its code", "see the session's codes"),
         ("TicketRefused", "the ticket is unknown, used or expired", "connect again"),

@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any

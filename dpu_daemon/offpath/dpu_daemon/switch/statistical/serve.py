@@ -148,7 +148,8 @@ class SwitchShell:
             self.rack.handle(connection.port, packet, time.monotonic_ns())
             self._watch()
         elif connection.port is not None or packet.kind is not PacketKind.ATTACH:
-            raise PacketError("out_of_turn", packet.kind.name)
+            self.malformed += 1
+            connection.transport.abort()
         else:
             self._attach(connection, packet)
 
