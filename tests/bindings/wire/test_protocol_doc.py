@@ -251,7 +251,15 @@ def test_limits_are_the_constants_they_name() -> None:
         assert int(row["value"].replace(" ", "")) == actual, row["constant"]
 
 
-ERRORS = ("HeaderError", "HostMessageError", "ControlError", "FrameError", "DoorbellError", "InaFrameError", "PacketError")
+ERRORS = (
+    "HeaderError",
+    "HostMessageError",
+    "ControlError",
+    "FrameError",
+    "DoorbellError",
+    "InaFrameError",
+    "PacketError",
+)
 
 
 @pytest.mark.parametrize("error", ERRORS)

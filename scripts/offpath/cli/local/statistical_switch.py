@@ -23,6 +23,7 @@ class Rate:
     link_mbps: float = 20.0
     rtt_ms: float = 40.0
     mark_packets: float = 24.0
+    drop_packets: float = 256.0
 
 
 class StatisticalSwitch:
@@ -82,5 +83,6 @@ class StatisticalSwitch:
 
 def _flags(rate: Rate) -> list[str]:
     return [
-        "--link-mbps", str(rate.link_mbps), "--rtt-ms", str(rate.rtt_ms), "--mark-packets", str(rate.mark_packets)
+        "--link-mbps", str(rate.link_mbps), "--rtt-ms", str(rate.rtt_ms), "--mark-packets", str(rate.mark_packets),
+        "--drop-packets", str(rate.drop_packets),
     ]  # fmt: skip

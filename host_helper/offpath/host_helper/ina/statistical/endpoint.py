@@ -117,10 +117,8 @@ class Worker:
     def __init__(self, address: str, sender: Sender, attach: Packet, payload_bytes: int = 4096) -> None:
         """``attach``: see `attach_of`. Raises: as `Connection`."""
         self.sender = sender
-        self.sent_bytes = 0
-        """Of gradients, in calls that have ended."""
-        self.busy_ns = 0
-        """In those calls."""
+        self.flowed_bps = 0.0
+        """Rate of the last call's results, from the first to the last; 0: there was one packet only."""
         self._payload_bytes = payload_bytes
         self._connection = Connection(address, attach)
 
@@ -141,7 +139,7 @@ class Worker:
         at: dict[int, int] = {}
         for begin in range(0, len(data), self._payload_bytes):
             at[self.sender.offer(data[begin : begin + self._payload_bytes])] = begin
-        heard_ns = began_ns
+        heard_ns, first_ns, flowed = began_ns, 0, 0
         while at:
             now_ns = time.monotonic_ns()
             self._connection.send(self.sender.packets(now_ns))
@@ -154,8 +152,9 @@ class Worker:
                 if packet.kind is PacketKind.RESULT and self.sender.receive(packet, heard_ns):
                     begin = at.pop(packet.psn)
                     total[begin : begin + len(packet.payload)] = packet.payload
-        self.sent_bytes += len(data)
-        self.busy_ns += time.monotonic_ns() - began_ns
+                    flowed += len(packet.payload) if first_ns else 0
+                    first_ns = first_ns or heard_ns
+        self.flowed_bps = flowed * 8e9 / max(1, heard_ns - first_ns)
         return np.frombuffer(total, "<i4")
 
 

@@ -95,6 +95,7 @@ def _train(plan: training.Training, here: Where, sender: Sender, arguments: argp
         worker = endpoint.Worker(here.switch, sender, attach, arguments.payload_bytes)
     began_ns = time.monotonic_ns()
     steps: list[tuple[int, int]] = []
+    rates: list[float] = []
     for number in range(plan.steps):
         ready_ns = time.monotonic_ns() + round(arguments.compute_ms * 1e6)
         mine = plan.gradient(weights, number, here.rank)
@@ -102,6 +103,8 @@ def _train(plan: training.Training, here: Where, sender: Sender, arguments: argp
         sent_ns = time.monotonic_ns()
         total = worker.all_reduce(mine) if worker is not None else mine
         steps.append((sent_ns, time.monotonic_ns()))
+        if worker is not None and worker.flowed_bps:
+            rates.append(worker.flowed_bps)
         weights = training.step(weights, total)
     ended_ns = time.monotonic_ns()
     if worker is not None:
@@ -109,7 +112,7 @@ def _train(plan: training.Training, here: Where, sender: Sender, arguments: argp
     return {
         "rank": here.rank, "nodes": here.nodes, "shares": here.shares, "ps": here.ps, "uses_ina": here.uses_ina,
         "weights": training.fingerprint(weights), "accuracy": plan.accuracy(weights),
-        "began_ns": began_ns, "ended_ns": ended_ns, "steps_ns": steps, "bytes_per_step": 4 * plan.parameters,
+        "began_ns": began_ns, "ended_ns": ended_ns, "steps_ns": steps, "rates_bps": rates, "bytes_per_step": 4 * plan.parameters,
         "rtt_ms": sender.rtt_ns / 1e6, "window": sender.window, "sender": asdict(sender.counters),
     }  # fmt: skip
 
