@@ -113,7 +113,8 @@ def _train(plan: training.Training, here: Where, sender: Sender, arguments: argp
         "rank": here.rank, "nodes": here.nodes, "shares": here.shares, "ps": here.ps, "uses_ina": here.uses_ina,
         "weights": training.fingerprint(weights), "accuracy": plan.accuracy(weights),
         "began_ns": began_ns, "ended_ns": ended_ns, "steps_ns": steps, "rates_bps": rates,
-        "bytes_per_step": 4 * plan.parameters, "rtt_ms": sender.rtt_ns / 1e6, "window": sender.window, "sender": asdict(sender.counters),
+        "bytes_per_step": 4 * plan.parameters, "rtt_ms": sender.rtt_ns / 1e6, "window": sender.window,
+        "sender": asdict(sender.counters),
     }  # fmt: skip
 
 

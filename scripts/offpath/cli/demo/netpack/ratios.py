@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.cli.demo.netpack.training import Training, alone, fingerprint
+from offpath.cli.demo.netpack.reference import fingerprints
+from offpath.cli.demo.netpack.training import Training
 from offpath.cli.local.child import ONE_THREAD, start
 from offpath.cli.local.statistical_switch import Rate, StatisticalSwitch
 from offpath.host_helper.ina.statistical.endpoint import job_number
@@ -39,10 +40,10 @@ class Ratio:
     job: str
     pat_ratio: float
     ratio: float
-    model: float
-    hash: str
     is_exact: bool
     """The weights equal a run without a network, to the bit."""
+    model: float
+    hash: str
 
 
 def measure(directory: str, pat_ratio: float, jobs: int, steps: int, *, is_plain: bool = False) -> list[Ratio]:
@@ -66,10 +67,15 @@ def measure(directory: str, pat_ratio: float, jobs: int, steps: int, *, is_plain
         if any(ended):
             raise OffpathError(f"a training process of figure 14 failed: see {directory}")
     events = switch.events()
+    right = fingerprints([Training(number, (1, 1), _DATA_BYTES, steps) for number in range(jobs)])
+    hashed = "plain" if is_plain else "rehash"
     return [
-        _point(events, directory, name, number, pat_ratio, jobs, steps, is_plain=is_plain)
+        Ratio(
+            jobs, name, pat_ratio, *_measured(events, directory, name, steps, right[number]),
+            round(pat_ratio / jobs, 4), hashed,
+        )
         for number, name in enumerate(names)
-    ]
+    ]  # fmt: skip
 
 
 def _start(
@@ -87,10 +93,8 @@ def _start(
     return start(_PROCESS, *words, more=environment)
 
 
-def _point(
-    events: list[dict[str, Any]], directory: str, name: str, seed: int, pat_ratio: float, jobs: int, steps: int, *,
-    is_plain: bool,
-) -> Ratio:  # fmt: skip
+def _measured(events: list[dict[str, Any]], directory: str, name: str, steps: int, right: str) -> tuple[float, bool]:
+    """The aggregated part over the steady steps, and whether the weights are ``right``."""
     with open(os.path.join(directory, f"{name}-a.json"), encoding="ascii") as file:
         found = json.load(file)
     times = [event["t_ns"] for event in events]
@@ -98,11 +102,7 @@ def _point(
     begin, end = (events[min(len(events) - 1, bisect_left(times, at))] for at in (begin_ns, end_ns))
     counts = [each["jobs"].get(f"{job_number(name):016x}", {}) for each in (begin, end)]
     data, aggregated = (counts[1].get(what, 0) - counts[0].get(what, 0) for what in ("data", "aggregated"))
-    right = fingerprint(alone(Training(seed, (1, 1), _DATA_BYTES, steps)))
-    return Ratio(
-        jobs, name, pat_ratio, round(aggregated / data, 4) if data else 0.0, round(pat_ratio / jobs, 4),
-        "plain" if is_plain else "rehash", found["weights"] == right,
-    )  # fmt: skip
+    return round(aggregated / data, 4) if data else 0.0, found["weights"] == right
 
 
 def plain(points: list[Ratio]) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.wire import work_admin
 from offpath.cli.demo.netpack.engines import SERVERS, Started
-from offpath.cli.demo.netpack.training import Training, alone, fingerprint
+from offpath.cli.demo.netpack.reference import fingerprints
+from offpath.cli.demo.netpack.training import Training
 from offpath.cli.local.child import ONE_THREAD, command
 from offpath.cli.local.job_manager import ENDED, JobManager
 from offpath.cli.local.statistical_switch import Rate, StatisticalSwitch
@@ -128,7 +129,12 @@ def live(folder: str, engine: Started, wanted: tuple[DemoJob, ...]) -> Live:
     for name, (line, _) in ended.items():
         if line.state != "succeeded":
             raise OffpathError(f"job {name}: {line.state} (exit code {line.exit_code}): see {outputs}")
-    ran = [_ran(outputs, job, *ended[job.name], estimates[job.name]) for job in wanted]
+    reports = {job.name: _reports(outputs, job) for job in wanted}
+    plans = [Training(1, tuple(reports[job.name][0]["shares"]), job.data_bytes, job.steps) for job in wanted]
+    ran = [
+        _ran(reports[job.name], job, ended[job.name][1], estimates[job.name], right)
+        for job, right in zip(wanted, fingerprints(plans), strict=True)
+    ]
     return Live(ran, switch.statistics(), {spans: nothing[job.name][1] for spans, job in _NOTHING.items()})
 
 
@@ -177,15 +183,20 @@ def _argv(job: DemoJob, outputs: str) -> list[str]:
     )  # fmt: skip
 
 
-def _ran(outputs: str, job: DemoJob, line: work_admin.JobLine, jct_s: float, estimates: list[tuple[int, float]]) -> Ran:
-    reports = []
+def _reports(outputs: str, job: DemoJob) -> list[dict[str, Any]]:
+    """What the job's processes with workers wrote, by rank."""
+    reports: list[dict[str, Any]] = []
     for name in os.listdir(os.path.join(outputs, job.name)):
         with open(os.path.join(outputs, job.name, name), encoding="ascii") as file:
             reports.append(json.load(file))
-    reports.sort(key=lambda each: int(each["rank"]))
+    return sorted(reports, key=lambda each: int(each["rank"]))
+
+
+def _ran(
+    reports: list[dict[str, Any]], job: DemoJob, jct_s: float, estimates: list[tuple[int, float]], right: str
+) -> Ran:
+    """``right``: the fingerprint of weights without a network."""
     first = reports[0]
-    training = Training(1, tuple(first["shares"]), job.data_bytes, job.steps)
-    right = fingerprint(alone(training))
     is_exact = len(reports) == len(first["nodes"]) and all(each["weights"] == right for each in reports)
     rates = [(begin + end) // 2 for begin, end in first["steps_ns"]]
     measured = first["rates_bps"]
@@ -223,7 +234,7 @@ def simulate(wanted: tuple[DemoJob, ...], gpus: int, start_s: dict[bool, float])
     """Time to the end of each job in `BatchSimulation`, s. ``start_s`` is spread over the compute times of its steps:
     the simulation knows no start."""
     pat = pat_gbps(AGGREGATORS * PACKET_BYTES, RTT_S)
-    cluster = GpuCluster(regular(1, SERVERS, link_gbps=RATE.link_mbps / 1e3, pat=pat), gpus)
+    cluster = GpuCluster(regular(1, SERVERS, link_gbps=RATE.link_mbps / 1e3, pat=pat), gpus, compiled=False)
     requests = []
     for job in wanted:
         compute_s = job.compute_s + start_s[job.gpus > gpus] / job.steps
