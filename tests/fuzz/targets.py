@@ -32,6 +32,7 @@ from offpath.dpu_daemon import config
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
+from . import packet_stream
 from .mutate import (
     ANSWER,
     LAUNCH,
@@ -357,45 +358,9 @@ def _ina(m: Modules) -> Target:
 
 def _packets(m: Modules) -> Target:
     """A stream between a process and a statistical switch, in chunks of sizes ``numbers``."""
-
-    def run(data: bytes, numbers: Numbers) -> Any:
-        reader, got, at = m.packets.PacketReader(), [], 0
-        for size in numbers:
-            got += reader.feed(data[at : at + size])
-            at += size
-        return reader, got + reader.feed(data[at:])
-
-    def check(data: bytes, numbers: Numbers, got: Any) -> None:
-        reader, taken = got
-        packed = b"".join(m.packets.pack(packet) for packet in taken)
-        assert data.startswith(packed), "packing it again gives other bytes"
-        assert reader.held == len(data) - len(packed) < 4 + packets.MOST_PACKET_BYTES
-        for packet in taken:
-            assert 0 < packet.workers <= packets.MOST_WORKERS
-            assert not packet.bitmap >> packet.workers
-            assert packet.psn <= packets.MOST_PSN
-            assert len(packet.payload) <= packets.MOST_PAYLOAD_BYTES
-            if packet.kind in (packets.PacketKind.DATA, packets.PacketKind.RESULT):
-                assert packet.bitmap
-                assert packet.payload
-                assert not len(packet.payload) % packets.ELEMENT_BYTES
-            elif packet.kind is packets.PacketKind.ATTACH:
-                assert packet.payload.decode().isprintable()
-                assert packet.bitmap.bit_count() < 2
-            else:
-                assert not packet.payload
-            if packet.kind is packets.PacketKind.DETACHED:
-                assert packet.bitmap.bit_count() == 1
-            if packet.kind is packets.PacketKind.REFUSED:
-                assert packet.psn in set(packets.Refusal)
-            if packet.kind not in (packets.PacketKind.DATA, packets.PacketKind.RESULT):
-                assert not packet.flags
-
-    codes = {
-        "packet_length", "version", "kind", "reserved", "workers", "flags", "bitmap", "psn", "reason", "payload", "name"
-    }  # fmt: skip
     return Target(
-        "ina_packets", run, (errors.PacketError,), check, packet_mutation, frozenset(codes),
+        "ina_packets", lambda data, numbers: packet_stream.run(m.packets, data, numbers), (errors.PacketError,),
+        packet_stream.check, packet_mutation, packet_stream.CODES,
         lambda got: f"{[packet.kind.name for packet in got[1][:2]]}, {min(got[0].held, 5)} held",
     )  # fmt: skip
 

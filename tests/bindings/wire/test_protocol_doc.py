@@ -376,6 +376,7 @@ def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> N
 def test_every_checked_table_is_looked_at() -> None:
     looked_at = {f"struct {name}" for name in STRUCTS}
     looked_at |= {"enum Status", "enum Reason", "enum InaKind", "enum InaReason", "dtypes", "limits"}
+    looked_at |= {"enum PacketKind", "enum Flag", "enum Refusal"}
     looked_at |= {f"constants {name}" for name in CONSTANTS} | {f"codes {error}" for error in ERRORS}
     looked_at |= {f"message {model.__name__}" for model in RECORDS} | {f"direction {name}" for name in DIRECTIONS}
     assert set(TABLES) == looked_at

@@ -135,6 +135,11 @@ ENTRIES: Final = (
             "a plug-in of the controller gave an invalid answer; the built-in policy decides from then on",
             "fix the plug-in that the log names",
         ),
+        (
+            "GradientOutOfRange",
+            "a gradient is NaN, infinite or too large for the fixed point of statistical INA",
+            "clip the gradients, or use fewer bits of fraction",
+        ),
         ("WorkRefused", "the job manager refused a job, or does not have it", "see its code"),
         ("JobRefused", "the controller refused a job, or does not have it", "see its code"),
         ("TakenOver", "another controller has taken over", "end this one; run only one controller"),
