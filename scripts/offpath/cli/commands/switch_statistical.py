@@ -40,18 +40,17 @@ def main(arguments: argparse.Namespace) -> int:
     from offpath.dpu_daemon.switch.statistical.rack import RackSettings
     from offpath.dpu_daemon.switch.statistical.serve import run  # after the line above, because it imports numpy
 
-    settings = RackSettings(
-        tuple(arguments.servers.split(",")), arguments.aggregators, arguments.link_mbps * 1e6,
-        round(arguments.rtt_ms * 1e6), arguments.mark_packets * _PACKET_BYTES, arguments.drop_packets * _PACKET_BYTES,
-        round(arguments.stale_ms * 1e6),
-    )  # fmt: skip
-
     def ready(listens: str) -> None:
         print(f"offpath statistical switch ready at {listens}", file=sys.stderr, flush=True)
 
     try:
+        settings = RackSettings(
+            tuple(arguments.servers.split(",")), arguments.aggregators, arguments.link_mbps * 1e6,
+            round(arguments.rtt_ms * 1e6), arguments.mark_packets * _PACKET_BYTES,
+            arguments.drop_packets * _PACKET_BYTES, round(arguments.stale_ms * 1e6),
+        )  # fmt: skip
         statistics = run(settings, arguments.listen, ready, events=arguments.events, log=arguments.log)
-    except (ValueError, OSError) as fault:
+    except (ValueError, OverflowError, OSError) as fault:
         print(f"offpath: {fault}", file=sys.stderr)
         return 2
     if arguments.json:

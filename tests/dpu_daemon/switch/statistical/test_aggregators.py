@@ -201,21 +201,21 @@ BUGS = [
 ]  # fmt: skip
 
 
-def planted(module: ModuleType, line: str, becomes: str) -> ModuleType:
+def planted(module: ModuleType, line: str, becomes: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A copy of the module with the bug in it."""
     source = inspect.getsource(module)
     assert source.count(line) == 1, f"{module.__name__} has {line!r} not once: plant it anew"
     copy = types.ModuleType(f"planted_{module.__name__.rpartition('.')[2]}")
     copy.__dict__["__file__"] = module.__file__
-    sys.modules[copy.__name__] = copy  # dataclasses and pickle look a class's module up
+    monkeypatch.setitem(sys.modules, copy.__name__, copy)  # dataclasses and pickle look a class's module up
     exec(compile(source.replace(line, becomes), copy.__name__, "exec"), copy.__dict__)
     return copy
 
 
 @pytest.mark.parametrize(("where", "line", "becomes"), BUGS, ids=[f"{bug[0]}: {bug[1].strip()}" for bug in BUGS])
-def test_a_planted_bug_is_found(where: str, line: str, becomes: str) -> None:
+def test_a_planted_bug_is_found(where: str, line: str, becomes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = Modules()
-    spoiled = replace(modules, **{where: planted(getattr(modules, where), line, becomes)})
+    spoiled = replace(modules, **{where: planted(getattr(modules, where), line, becomes, monkeypatch)})
     with pytest.raises((AssertionError, ValueError, KeyError)):
         search(spoiled)
 

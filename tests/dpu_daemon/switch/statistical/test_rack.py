@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,20 @@ def test_the_ps_learns_that_a_worker_left_and_the_last_process_takes_all_of_the_
     assert rack.detach(second) is None
     assert rack.aggregators.taken == {}
     assert rack.statistics()["jobs"]["0000000000000001"]["data"] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"servers": ()}, {"servers": ("a", "a")}, {"servers": ("a", "")}, {"link_bps": 0.0}, {"link_bps": float("nan")},
+        {"link_bps": float("inf")}, {"rtt_ns": -1}, {"mark_bytes": float("nan")}, {"drop_bytes": -1.0},
+        {"aggregators": -1}, {"aggregators": 1 << 21}, {"stale_ns": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"want|out of range"):
+        Rack(replace(SETTINGS, **wrong))
 
 
 def test_a_full_network_drops_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -53,8 +54,7 @@ class _Job:
     """Workers by rank."""
     is_ready: bool = False
     nbytes: int = 0
-    """Of gradients in results, as they pass the switch for the first time."""
-    result_psns: int = -1
+    """Of gradients in results to all workers."""
 
 
 Delivery = tuple[Port, Packet]
@@ -65,8 +65,11 @@ class Rack:
 
     def __init__(self, settings: RackSettings) -> None:
         """Raises: ValueError."""
-        if not settings.servers or len(set(settings.servers)) < len(settings.servers) or settings.link_bps <= 0:
-            raise ValueError("want servers with different names, and links with a rate")
+        names, numbers = settings.servers, (settings.rtt_ns, settings.mark_bytes, settings.drop_bytes)
+        if not names or "" in names or len(set(names)) < len(names):
+            raise ValueError("want servers with different names")
+        if not (math.isfinite(settings.link_bps) and settings.link_bps > 0 and all(each >= 0 for each in numbers)):
+            raise ValueError("want links with a rate, and no negative RTT, threshold or limit")
         self.aggregators = Aggregators(settings.aggregators, settings.stale_ns)
         self.dropped = 0
         """Packets that a process must not send, or of which there are too many."""
@@ -188,8 +191,7 @@ class Rack:
                 self._to_ps(each, now_ns)
         else:
             self.aggregators.result(packet)
-            if packet.psn > job.result_psns:
-                job.result_psns = packet.psn
+            if packet.bitmap == (1 << job.workers) - 1:
                 job.nbytes += len(packet.payload)
             for rank, port in job.ports.items():
                 if packet.bitmap >> rank & 1:

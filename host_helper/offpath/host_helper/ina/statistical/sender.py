@@ -84,6 +84,8 @@ class Sender:
         """A mark or loss of a packet below does not narrow the window again."""
         self._variance_ns = 0
         self._backoff = 1
+        self._is_limited = False
+        """Whether the window kept something from being sent."""
         self._newest_ns = 0
         """When the latest packet with a result was sent."""
 
@@ -110,6 +112,7 @@ class Sender:
             self._next_psn += 1
             self.counters.sent += 1
             found.append(self._packet(psn, sent, 0))
+        self._is_limited = bool(self._waiting)
         return found
 
     def receive(self, packet: Packet, now_ns: int) -> bool:
@@ -119,7 +122,6 @@ class Sender:
             return False
         if len(packet.payload) != len(sent.payload):
             return False
-        was_full = len(self._in_flight) >= int(self.window)
         del self._in_flight[packet.psn]
         self._base = min(self._in_flight, default=self._next_psn) if packet.psn == self._base else self._base
         self._backoff = 1
@@ -132,7 +134,7 @@ class Sender:
         if packet.flags & Flag.CONGESTED:
             self.counters.marked += 1
             self._narrow(packet.psn)
-        elif was_full:  # a sender with nothing to send learns nothing about the network
+        elif self._is_limited:  # a sender with nothing to send learns nothing about the network
             self.window = min(self._limits.most, self.window + 1 / self.window)
         return True
 

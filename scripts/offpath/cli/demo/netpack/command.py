@@ -11,11 +11,12 @@ import tempfile
 import time
 from typing import Any, Final
 
-from offpath.bindings.errors import OffpathError
+from offpath.bindings.errors import OffpathError, OptionRefused
 
 ENGINES: Final = ("slurm", "local", "ray")
 _RATIOS: Final = (0.2, 0.4, 0.6, 0.8, 1.0)
 _QUICK_RATIOS: Final = (0.4, 1.0)
+_PICTURES: Final = (".svg", ".png", ".pdf")
 _STEPS: Final = 14
 _QUICK_STEPS: Final = 6
 
@@ -32,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0: sums are exact and the bar is reached; 1: not, and stderr has the reason."""
+    if arguments.picture and os.path.splitext(arguments.picture)[1] not in _PICTURES:
+        raise OptionRefused(f"--picture {arguments.picture}: a name that ends in {', '.join(_PICTURES)}")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from offpath.cli.demo.netpack import report
 

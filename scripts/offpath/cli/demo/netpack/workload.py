@@ -32,7 +32,7 @@ PERIOD_S: Final = 0.2
 _POLICY: Final = "netpack"
 _WINDOW: Final = "2:16:96"
 """Least, first and most; the bandwidth-delay product without queues is 24 packets."""
-_LEAST_POINT: Final = 2
+_LEAST_POINT: Final = 3
 """Steps under one estimate that make a point of figure 15."""
 _POLL_S: Final = 0.1
 _SECONDS: Final = 120.0
@@ -204,7 +204,7 @@ def _ran(
     held = [_held(estimates, at) for at in rates] if is_networked else []
     groups: dict[float, list[float]] = defaultdict(list)
     for estimate, rate in zip(held, measured, strict=False):
-        groups[round(estimate)].append(rate)
+        groups[round(estimate, -4)].append(rate)
     points = [
         (estimate, harmonic(found), len(found)) for estimate, found in groups.items() if len(found) >= _LEAST_POINT
     ]
