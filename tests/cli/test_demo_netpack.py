@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ import pytest
 from offpath.bindings.errors import EngineMissing
 from offpath.cli.demo.netpack import command, engines, ratios, report, workload
 from offpath.cli.demo.netpack.training import Training, alone, fingerprint
+from offpath.dpu_daemon.manager.config import EngineTable
+from offpath.dpu_daemon.manager.serve import engine_of
 from offpath.host_helper.ina.statistical import fixed_point
 
 JOBS = (
@@ -128,3 +131,17 @@ def test_the_default_engine_is_slurm_only_where_it_can_be_unpacked(monkeypatch: 
     assert engines.default() == "local"
     monkeypatch.setattr(engines, "unpacked", lambda: Path("/"))
     assert engines.default() == "slurm"
+
+
+def test_slurm_offers_the_demo_s_servers_below_one_leaf_switch(folder: Path) -> None:
+    async def inventory(engine: engines.Started) -> set[tuple[str, int, str]]:
+        adapter = engine_of(EngineTable(**engine.table))
+        try:
+            return {(node.name, len(node.gpus), node.switch) for node in await adapter.inventory()}
+        finally:
+            await adapter.close()
+
+    with engines.started("slurm", str(folder)) as engine:
+        found = asyncio.run(inventory(engine))
+        assert found == {(node, engines.GPUS, engine.leaf) for node in engine.nodes}
+        assert len(engine.nodes) == engines.SERVERS
