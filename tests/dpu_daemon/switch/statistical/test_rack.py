@@ -39,7 +39,7 @@ def test_an_aggregated_job_gets_the_whole_link_and_an_unaggregated_one_its_part(
 
 def test_two_jobs_on_one_link_share_it() -> None:
     rack = Rack(replace(SETTINGS, aggregators=4096))
-    found = rates(rack, [Job(rack, 1, "ab", "d", Window(2, 8, 96)), Job(rack, 2, "bc", "d", Window(2, 8, 96))], 10, 20)
+    found = rates(rack, [Job(rack, 1, "ab", "d", Window(2, 8, 96)), Job(rack, 2, "bc", "d", Window(2, 8, 96))], 6, 10)
     assert 0.85 * 10e6 < sum(found) <= 10e6 * 1.01
     assert max(found) < 1.4 * min(found)
 

@@ -16,7 +16,7 @@ from offpath.sched.placement.gpu_cluster import GpuCluster, JobPlacement
 from ....conftest import SIZE
 from .virtual import MS, SETTINGS, WIRE_BITS, Job, rates
 
-SEEDS = {"quick": 4, "ci": 8, "full": 60}[SIZE]
+SEEDS = {"quick": 4, "ci": 6, "full": 60}[SIZE]
 SERVERS = "abcde"
 RTT_S = (SETTINGS.rtt_ns / 1e9) + SETTINGS.mark_bytes * 8 / SETTINGS.link_bps
 """§4.1: without queues, plus the ECN threshold over the bandwidth."""
@@ -44,7 +44,7 @@ def estimated(aggregators: int, jobs: list[tuple[str, str]]) -> list[float]:
 def measured(aggregators: int, jobs: list[tuple[str, str]]) -> list[float]:
     rack = Rack(replace(SETTINGS, servers=tuple(SERVERS), aggregators=aggregators, stale_ns=500 * MS))
     window = Window(2, 8, 64)
-    return rates(rack, [Job(rack, number, *where, window) for number, where in enumerate(jobs, 1)], 4, 5)
+    return rates(rack, [Job(rack, number, *where, window) for number, where in enumerate(jobs, 1)], 3, 4)
 
 
 def test_jobs_get_about_the_rates_that_the_water_filling_estimates() -> None:
