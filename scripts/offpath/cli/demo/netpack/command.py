@@ -17,7 +17,7 @@ ENGINES: Final = ("slurm", "local", "ray")
 _RATIOS: Final = (0.2, 0.4, 0.6, 0.8, 1.0)
 _QUICK_RATIOS: Final = (0.4, 1.0)
 _PICTURES: Final = (".svg", ".png", ".pdf")
-_STEPS: Final = 14
+_STEPS: Final = 12
 _QUICK_STEPS: Final = 6
 
 

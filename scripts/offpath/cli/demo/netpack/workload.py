@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
@@ -74,7 +74,7 @@ def jobs(*, is_quick: bool) -> tuple[DemoJob, ...]:
         DemoJob("short", 3, 16.0, 1_500_000, 0.05, 5),
         DemoJob("late", 5, 27.0, 1_200_000, 0.10, 8),
     )
-    return found[:5] if is_quick else found
+    return tuple(replace(job, steps=job.steps * 3 // 4) for job in found[:5]) if is_quick else found
 
 
 @dataclass(slots=True)
