@@ -7,6 +7,7 @@ switch, and writes what it measured to FOLDER/NODE.json. On the PS's node it is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.ina.packets import Packet
 from offpath.cli.demo.netpack import training
 from offpath.host_helper.ina.statistical import endpoint
 from offpath.host_helper.ina.statistical.sender import Sender, Window
@@ -69,10 +72,12 @@ def main(argv: list[str]) -> int:
     window = Window(float(least), float(first), int(most))
     number = endpoint.job_number(here.job)
     count = len(here.nodes)
+    faults: list[OffpathError] = []
     server: threading.Thread | None = None
     if count > 1 and here.node == here.ps:
         attach = endpoint.attach_of(number, count, here.node, None)
-        server = threading.Thread(target=endpoint.serve, args=(here.switch, attach, window.most, FLUSH_S), name="ps")
+        # a daemon, so that the process ends when its worker fails
+        server = threading.Thread(target=_serve, args=(here.switch, attach, window.most, faults), daemon=True)
         server.start()
     if here.rank is not None:
         plan = training.Training(arguments.seed, here.shares, arguments.data_bytes, arguments.steps)
@@ -83,32 +88,40 @@ def main(argv: list[str]) -> int:
         path.with_suffix(".new").rename(path)
     if server is not None:
         server.join()
-    return 0
+    for fault in faults:
+        print(f"parameter server: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _serve(address: str, attach: Packet, ring: int, faults: list[OffpathError]) -> None:
+    try:
+        endpoint.serve(address, attach, ring, FLUSH_S)
+    except OffpathError as fault:
+        faults.append(fault)
 
 
 def _train(plan: training.Training, here: Where, sender: Sender, arguments: argparse.Namespace) -> dict[str, Any]:
     assert here.rank is not None
     weights = plan.weights()
-    worker = None
-    if len(here.nodes) > 1:
-        attach = endpoint.attach_of(endpoint.job_number(here.job), len(here.nodes), here.node, here.rank)
-        worker = endpoint.Worker(here.switch, sender, attach, arguments.payload_bytes)
-    began_ns = time.monotonic_ns()
     steps: list[tuple[int, int]] = []
     rates: list[float] = []
-    for number in range(plan.steps):
-        ready_ns = time.monotonic_ns() + round(arguments.compute_ms * 1e6)
-        mine = plan.gradient(weights, number, here.rank)
-        time.sleep(max(0, ready_ns - time.monotonic_ns()) / 1e9)  # stands for a real model's computation
-        sent_ns = time.monotonic_ns()
-        total = worker.all_reduce(mine) if worker is not None else mine
-        steps.append((sent_ns, time.monotonic_ns()))
-        if worker is not None and worker.flowed_bps:
-            rates.append(worker.flowed_bps)
-        weights = training.step(weights, total)
+    with contextlib.ExitStack() as held:
+        worker = None
+        if len(here.nodes) > 1:
+            attach = endpoint.attach_of(endpoint.job_number(here.job), len(here.nodes), here.node, here.rank)
+            worker = held.enter_context(endpoint.Worker(here.switch, sender, attach, arguments.payload_bytes))
+        began_ns = time.monotonic_ns()
+        for number in range(plan.steps):
+            ready_ns = time.monotonic_ns() + round(arguments.compute_ms * 1e6)
+            mine = plan.gradient(weights, number, here.rank)
+            time.sleep(max(0, ready_ns - time.monotonic_ns()) / 1e9)  # stands for a real model's computation
+            sent_ns = time.monotonic_ns()
+            total = worker.all_reduce(mine) if worker is not None else mine
+            steps.append((sent_ns, time.monotonic_ns()))
+            if worker is not None and worker.flowed_bps:
+                rates.append(worker.flowed_bps)
+            weights = training.step(weights, total)
     ended_ns = time.monotonic_ns()
-    if worker is not None:
-        worker.__exit__()
     return {
         "rank": here.rank, "nodes": here.nodes, "shares": here.shares, "ps": here.ps, "uses_ina": here.uses_ina,
         "weights": training.fingerprint(weights), "accuracy": plan.accuracy(weights),
