@@ -24,6 +24,8 @@ GUEST: Final = "tests/test_rxe_vm.py"
 ALONE: Final = ("tests/load/", "tests/dpu_daemon/test_flood.py")
 """They measure under load. They run when the other worker has ended."""
 COMPUTE: Final = (
+    "tests/dpu_daemon/switch/statistical/test_aggregators.py", "tests/dpu_daemon/switch/statistical/test_rack.py",
+    "tests/dpu_daemon/switch/statistical/test_steady_state.py",
     "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
     "tests/ina/simulation/", "tests/models/", "tests/sched/", "tests/simulation/", "tests/test_layout.py",
     "tests/test_pages.py", "tests/test_readme.py", "tests/test_tutorials.py", GUEST,

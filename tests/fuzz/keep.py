@@ -17,6 +17,7 @@ import orjson
 
 from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
+from offpath.bindings.ina import packets
 from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import cluster, control, fields, ina_admin, negotiating, regions, work_admin
 from offpath.bindings.wire.codes import Reason, Status
@@ -33,6 +34,16 @@ from .targets import TICKET, targets
 _SOME = pack_tensors([Tensor(10, (2, 3), 0, 24), Tensor(1, (), 24, 1)])
 _FULL = pack_tensors([Tensor(code, (1,), 8 * code, size) for code, size in ((1, 1), (3, 2), (5, 4), (7, 8)) * 2])
 MOST = 60
+PACKETS = [
+    packets.Packet(packets.PacketKind.ATTACH, 1, 0, 2, 2, payload=b"n1"),
+    packets.Packet(packets.PacketKind.ATTACH, 1, 0, 32, 0, payload=b"n" * 255),
+    packets.Packet(packets.PacketKind.READY, 1, 0, 2),
+    packets.Packet(packets.PacketKind.REFUSED, 1, packets.Refusal.TAKEN, 2),
+    packets.Packet(packets.PacketKind.DETACHED, 1, 0, 2, 1),
+    packets.Packet(packets.PacketKind.DATA, 1, 7, 2, 3, 15, 0xFFFFFFFF, bytes(8)),
+    packets.Packet(packets.PacketKind.RESULT, (1 << 64) - 1, (1 << 63) - 1, 32, 1 << 31, 6, 1, b"sum!"),
+    packets.Packet(packets.PacketKind.FLUSH, 1, 7, 2, hash=5),
+]
 INA = [
     ina.Attach(1, 4, "job", 7, 1 << 32, "token"),
     ina.Attach(65_535, 65_536, "ä" * 255, (1 << 63) - 1, (1 << 63) - 1, "t" * 255),
@@ -102,6 +113,11 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     elif name == "frame_reader":
         yield from ((b"",), (frame(b"x"), 1, 1, 1, 1, 1), (frame(b"x") * 20, 3), (frame(bytes(4000)) + b"\1",))
         yield from ((struct.pack("<I", n),) for n in (0, 1, 65_536, 65_537, 1 << 31, (1 << 32) - 1))
+    elif name == "ina_packets":
+        yield from ((packets.pack(each),) for each in PACKETS)
+        yield b"".join(packets.pack(each) for each in PACKETS), 1, 20, 3, 100
+        yield from ((b"",), (packets.pack(PACKETS[5])[:-1],), (struct.pack("<I", 31),), (struct.pack("<I", 1 << 20),))
+        yield (packets.pack(packets.Packet(packets.PacketKind.READY, 1, 0, 2, hash=1)),)
     elif name == "ina_frames":
         yield from ((ina.pack(each),) for each in INA)
         yield b"".join(ina.pack(each) for each in INA), 1, 20, 3, 100

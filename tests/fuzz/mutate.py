@@ -245,6 +245,34 @@ def ina_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, N
     return data[:140_000], numbers
 
 
+def packet_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """Spoils a stream of packets of statistical INA in one field of one packet, whose length is then put right."""
+    kind = noise.randrange(8)
+    if kind == 0:
+        return spoil(noise, data), numbers
+    if kind == 1:
+        return data, tuple(noise.choice((0, 1, 3, 4, 36, 40, 100, 4096)) for _ in range(noise.randrange(6)))
+    found, at = [], 0
+    while len(data) - at >= 36:
+        length = min(int.from_bytes(data[at : at + 4], "little"), 9_000)
+        found.append(bytearray(data[at + 4 : at + 4 + length]))
+        at += 4 + length
+    if not found:
+        return data + (32).to_bytes(4, "little") + bytes([noise.randrange(9), 1, 0, 0, 1]) + bytes(27), numbers
+    which = noise.randrange(len(found))
+    body = found[which]
+    if kind == 2:
+        found.insert(noise.randrange(len(found) + 1), bytearray(body))
+    elif kind == 3:
+        body[32:] = noise.choice((b"", bytes(4), bytes(7), b"n1", b"\xff", b"\n", bytes(8192), bytes(8196), b"n" * 256))
+    elif kind == 4:
+        body[0:1] = bytes([noise.choice((0, 1, 2, 3, 4, 5, 6, 7, 8, 255))])
+    else:  # kind, version, flags, workers, reserved, job, psn, bitmap, hash
+        begin, width = noise.choice(((1, 1), (2, 2), (4, 2), (6, 2), (8, 8), (16, 8), (24, 4), (28, 4)))
+        body[begin : begin + width] = edge(noise, width).to_bytes(width, "little")
+    return b"".join(len(each).to_bytes(4, "little") + each for each in found)[:40_000], numbers
+
+
 def region_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
     """Spoils a message of the copy engine `cuda`: one of its fields, its kind, or its length."""
     kind = noise.randrange(8)

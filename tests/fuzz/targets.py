@@ -25,12 +25,14 @@ from offpath.bindings import errors, tickets
 from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
+from offpath.bindings.ina import packets
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, negotiating, regions, work_admin
 from offpath.dpu_daemon import config
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
+from . import packet_stream
 from .mutate import (
     ANSWER,
     LAUNCH,
@@ -40,6 +42,7 @@ from .mutate import (
     Numbers,
     ina_mutation,
     json_mutation,
+    packet_mutation,
     page_mutation,
     piece_mutation,
     region_mutation,
@@ -77,6 +80,7 @@ class Modules:
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
     ina: ModuleType = ina
+    packets: ModuleType = packets
     rank_file: ModuleType = rank_file
     config: ModuleType = config
 
@@ -107,7 +111,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
             _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _region(m), _session(m),
-            _pieces(m), _frames(m), _ina(m), _page(m), *_controls(m),
+            _pieces(m), _frames(m), _ina(m), _packets(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -349,6 +353,15 @@ def _ina(m: Modules) -> Target:
     return Target(
         "ina_frames", run, (errors.InaFrameError,), check, ina_mutation, frozenset(codes),
         lambda got: f"{[type(frame).__name__ for frame in got[1][:2]]}, {min(got[0].held, 5)} held",
+    )  # fmt: skip
+
+
+def _packets(m: Modules) -> Target:
+    """A stream between a process and a statistical switch, in chunks of sizes ``numbers``."""
+    return Target(
+        "ina_packets", lambda data, numbers: packet_stream.run(m.packets, data, numbers), (errors.PacketError,),
+        packet_stream.check, packet_mutation, packet_stream.CODES,
+        lambda got: f"{[packet.kind.name for packet in got[1][:2]]}, {min(got[0].held, 5)} held",
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def test_the_kept_cases_reach_every_code_of_their_parser(name: str, known: dict[
         ("FrameError", set()),
         ("ControlError", {"too_long", "part"}),  # of texts in parts (bindings/wire/test_parts.py)
         ("InaFrameError", {"out_of_turn"}),  # of a connection's account
+        ("PacketError", set()),
     ],
 )
 def test_every_documented_code_is_some_parsers(error: str, elsewhere: set[str], known: dict[str, Target]) -> None:

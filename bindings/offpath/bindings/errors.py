@@ -7,7 +7,8 @@ OffpathError
 │   ├── HeaderError          a request or answer header
 │   ├── HostMessageError     a host-channel message
 │   ├── DoorbellError        an immediate that names no slot of the session
-│   └── InaFrameError        a frame of the INA fabric
+│   ├── InaFrameError        a frame of the INA fabric
+│   └── PacketError          a packet of statistical INA
 ├── RequestRefused           a valid request was refused; the requester must change it
 │   ├── NegotiationRefused   the daemon's typed refusal, with ``retry_after_ms``
 │   ├── TicketRefused        a ticket that is unknown, used or expired
@@ -96,6 +97,10 @@ class DoorbellError(ProtocolError):
 
 class InaFrameError(ProtocolError):
     """A frame between ranks and switches breaks a rule of docs/protocol.md."""
+
+
+class PacketError(ProtocolError):
+    """A packet of statistical INA breaks a rule of docs/protocol/statistical-ina.md."""
 
 
 class RequestRefused(OffpathError):

@@ -123,6 +123,9 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("switch", "run"): (
         "offpath switch run --name s1 --listen tcp://0.0.0.0:7800 --control unix:///run/offpath/s1.sock",
     ),
+    ("switch", "statistical"): (
+        "offpath switch statistical --listen tcp://127.0.0.1:7801 --servers n1,n2,n3 --aggregators 64",
+    ),
     ("top",): ("offpath top", "offpath top --once --json"),
     ("errors",): ("offpath errors daemon_full", "offpath errors 73"),
     ("completion",): (
@@ -130,6 +133,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath completion zsh > ~/.zfunc/_offpath   # a folder of fpath",
         "offpath completion fish > ~/.config/fish/completions/offpath.fish",
     ),
+    ("demo", "netpack"): ("offpath demo netpack --quick", "offpath demo netpack --engine local --json"),
     ("demo",): ("offpath demo --jobs 100", "offpath demo ina --blocks 1"),
     ("demo", "ina"): ("offpath demo ina --blocks 1",),
     ("simulate",): (

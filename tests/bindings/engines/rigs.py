@@ -20,9 +20,8 @@ from offpath.bindings.engines.local import LocalEngine
 from offpath.bindings.engines.port import Engine, EngineJob, Gpu, JobState, NodeInfo, Place, Start
 from offpath.bindings.engines.slurm import SlurmEngine
 from offpath.bindings.engines.slurm_script import Submission
+from offpath.cli.local.slurm_cluster import SlurmCluster
 from offpath.sched.topology.hostlist import expand
-
-from ...support.slurm import SlurmCluster
 
 BOUND_S = 60.0
 NODES = ["h0", "h1", "h2", "h3"]

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from offpath.bindings import ports
 from offpath.bindings.ina import frames as ina
+from offpath.bindings.ina import packets
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import admin, codes, control, fields, header, host, negotiating, regions
 
@@ -119,6 +120,13 @@ def make_region_drop(name: str, value: int) -> bytes:
     return regions.pack_drop(**{name: value})
 
 
+def make_packet(name: str, value: int) -> bytes:
+    names = ("job", "psn", "workers", "bitmap", "hash")
+    assert name in names
+    given: dict[str, Any] = {"job": 0, name: value}
+    return packets.pack(packets.Packet(packets.PacketKind.DATA, **given))[4:]
+
+
 STRUCTS: dict[str, tuple[struct.Struct, Callable[[str, int], bytes]]] = {
     "request": (header._REQUEST, make_request),
     "answer": (header._ANSWER, make_answer),
@@ -129,6 +137,7 @@ STRUCTS: dict[str, tuple[struct.Struct, Callable[[str, int], bytes]]] = {
     "region_offer": (regions._REGION, make_region_offer),
     "region_drop": (regions._DROP, make_region_drop),
     "geometry": (fabric._GEOMETRY, make_geometry),
+    "packet": (packets._HEAD, make_packet),
 }
 # fields that the packer fills itself: name -> bytes
 FIXED: dict[tuple[str, str], bytes] = {
@@ -142,6 +151,9 @@ FIXED: dict[tuple[str, str], bytes] = {
     ("region_copy", "kind"): b"\3",
     ("region_offer", "kind"): b"\4",
     ("region_drop", "kind"): b"\5",
+    ("packet", "kind"): b"\5",
+    ("packet", "version"): b"\1",
+    ("packet", "flags"): b"\0\0",
 }
 
 
@@ -205,6 +217,12 @@ def test_kinds_and_reasons_of_the_fabric_are_the_enumerations(enum: Any) -> None
     assert documented == {member.value: member.name for member in enum}
 
 
+@pytest.mark.parametrize("enum", [packets.PacketKind, packets.Flag, packets.Refusal])
+def test_kinds_flags_and_refusals_of_statistical_ina_are_the_enumerations(enum: Any) -> None:
+    documented = {int(row["number"]): row["name"] for row in TABLES[f"enum {enum.__name__}"]}
+    assert documented == {member.value: member.name for member in enum}
+
+
 def test_dtypes_are_the_table_of_the_code() -> None:
     documented = {int(row["number"]): (row["name"], int(row["element bytes"])) for row in TABLES["dtypes"]}
     assert documented == header.DTYPES
@@ -233,7 +251,15 @@ def test_limits_are_the_constants_they_name() -> None:
         assert int(row["value"].replace(" ", "")) == actual, row["constant"]
 
 
-ERRORS = ("HeaderError", "HostMessageError", "ControlError", "FrameError", "DoorbellError", "InaFrameError")
+ERRORS = (
+    "HeaderError",
+    "HostMessageError",
+    "ControlError",
+    "FrameError",
+    "DoorbellError",
+    "InaFrameError",
+    "PacketError",
+)
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -350,6 +376,7 @@ def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> N
 def test_every_checked_table_is_looked_at() -> None:
     looked_at = {f"struct {name}" for name in STRUCTS}
     looked_at |= {"enum Status", "enum Reason", "enum InaKind", "enum InaReason", "dtypes", "limits"}
+    looked_at |= {"enum PacketKind", "enum Flag", "enum Refusal"}
     looked_at |= {f"constants {name}" for name in CONSTANTS} | {f"codes {error}" for error in ERRORS}
     looked_at |= {f"message {model.__name__}" for model in RECORDS} | {f"direction {name}" for name in DIRECTIONS}
     assert set(TABLES) == looked_at

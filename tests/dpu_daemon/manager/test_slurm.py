@@ -13,9 +13,9 @@ import pytest
 
 from offpath.bindings.wire import work_admin
 from offpath.cli.local.job_manager import JobManager
+from offpath.cli.local.slurm_cluster import SlurmCluster
 
 from ...support.processes import BOUND_S, until
-from ...support.slurm import SlurmCluster
 
 pytestmark = pytest.mark.slow
 LONG_S = 3 * BOUND_S

@@ -14,12 +14,14 @@ FAMILIES: Final = {
     "AdvisorError": "A failure of a policy plug-in; the built-in policy decides from then on.",
     "FrameError": "The framing of control messages on a stream.",
     "InaFrameError": "An invalid frame between ranks and switches; the tree is lost for the epoch, the job runs plain.",
+    "PacketError": "An invalid packet of statistical INA; the switch disconnects the process, and its job fails.",
     "RankFileError": "A rank's state file, shared with its host's helper; the job runs plain or continues.",
     "HostMessageError": "An invalid message of a helper or worker, which is then treated as lost.",
     "ProtocolError": "A helper or worker that breaks the protocol's order; it is then treated as lost.",
 }
 _LIBRARY: Final = "a bug in the client: compare it with docs/protocol.md"
 _FABRIC: Final = "use the same release of ranks and switches; compare the peer with docs/protocol/ina.md"
+_PACKET: Final = "use the same release of jobs and switch; compare with docs/protocol/statistical-ina.md"
 _HELPER: Final = "a bug in the helper: use the same release of daemon and helper"
 ENTRIES: Final = (
     *entries(
@@ -177,6 +179,20 @@ ENTRIES: Final = (
         ("reason", "an unknown reason", _FABRIC),
         ("flag", "a flag that is neither 0 nor 1", _FABRIC),
         ("out_of_turn", "a frame that is not allowed in this state", _FABRIC),
+    ),
+    *entries(
+        "PacketError",
+        ("packet_length", "shorter than its head, or longer than head and payload may be", _PACKET),
+        ("version", "another version", _PACKET),
+        ("kind", "an unknown kind", _PACKET),
+        ("reserved", "reserved bytes are set, or a hash where none is allowed", _PACKET),
+        ("workers", "no workers, or more than 32", _PACKET),
+        ("flags", "a flag that its kind does not have", _PACKET),
+        ("bitmap", "workers that the job does not have, or not as many as its kind has", _PACKET),
+        ("psn", "a PSN of 2⁶³ or more, or one where none is allowed", _PACKET),
+        ("reason", "an unknown reason", _PACKET),
+        ("payload", "no payload, above 8 KiB, not whole elements, or one where none is allowed", _PACKET),
+        ("name", "a server's name that is not 1 to 255 bytes of printable UTF-8", _PACKET),
     ),
     *entries(
         "HostMessageError",

@@ -1,6 +1,6 @@
 """A real Slurm on this machine: slurmctld, a slurmd per pretended node, MUNGE; as this user, without root.
 
-It uses what `./scripts/slurm-env` unpacks. Its traps: the comments below. Everything ends
+For demonstrations and tests. It uses what `./scripts/slurm-env` unpacks. Its traps: the comments below. Everything ends
 with `close`, or with this process.
 """
 
@@ -12,34 +12,52 @@ import pwd
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from offpath.bindings.engines import slurm
-
-from .reaper import Reaper
-from .sources import ROOT
+from offpath.bindings.errors import EngineMissing, EngineUnavailable
+from offpath.cli.local.reaper import Reaper
 
 BOUND_S: Final = 60.0
-SWITCHES: Final = "SwitchName=s0 Nodes={0}\nSwitchName=s1 Nodes={1}\nSwitchName=core Switches=s[0-1]\n"
+_UNPACK: Final = Path(__file__).resolve().parents[3] / "slurm-env"
+"""`./scripts/slurm-env`: only in a source tree."""
+_UNPACK_S: Final = 500
 
 
 def unpacked() -> Path:
-    """The folder of `./scripts/slurm-env`; fetched on first use."""
-    done = subprocess.run([ROOT / "scripts" / "slurm-env"], capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stderr
+    """The folder of `./scripts/slurm-env`; fetched on first use. Raises: EngineMissing."""
+    try:
+        done = subprocess.run([_UNPACK], capture_output=True, text=True, check=False, timeout=_UNPACK_S)
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        raise EngineMissing(f"Slurm cannot be unpacked: {fault}") from None
+    if done.returncode:
+        raise EngineMissing(f"Slurm cannot be unpacked: {done.stderr.strip()[-500:]}")
     return Path(done.stdout.strip())
 
 
-class SlurmCluster:
-    """Nodes h0, h1, … with two GPUs each (model a100), half of them below switch s0 and half below s1."""
+def two_leaves(nodes: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Half of the nodes below ``s0``, half below ``s1``."""
+    half = len(nodes) // 2
+    return {"s0": nodes[:half], "s1": nodes[half:]}
 
-    def __init__(self, folder: Path, nodes: int = 4, *, has_munge: bool = True) -> None:
+
+class SlurmCluster:
+    """Nodes h0, h1, … with two GPUs each (model a100). ``leaves``: gives the nodes below each leaf switch.
+
+    Raises: EngineMissing.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int = 4, *, has_munge: bool = True,
+        leaves: Callable[[Sequence[str]], Mapping[str, Sequence[str]]] = two_leaves,
+    ) -> None:  # fmt: skip
         self.folder, self.nodes = folder, [f"h{n}" for n in range(nodes)]
         self.programs = unpacked() / "bin"
         self._daemons = Reaper(folder / "log")
         self._has_munge = has_munge
+        self._leaves = leaves(self.nodes)
         self._ports = _free_ports(nodes + 1)
         self._write()
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": os.environ["PATH"]}
@@ -53,8 +71,7 @@ class SlurmCluster:
             (self.folder / "dev" / f"g{index}").symlink_to("/dev/null")
         plugins = next((self.programs.parent / "root/usr/lib").glob("*/slurm-wlm"))
         way = "munge" if self._has_munge else "none"
-        ports, last = self._ports, len(self.nodes) - 1
-        half = len(self.nodes) // 2
+        ports = self._ports
         lines = f"""
             ClusterName=offpath
             SlurmctldHost={host}(127.0.0.1)
@@ -96,13 +113,15 @@ class SlurmCluster:
             )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(f"Name=gpu Type=a100 File={self.folder}/dev/g[0-1]\n")
-        (self.folder / "topology.conf").write_text(SWITCHES.format(f"h[0-{half - 1}]", f"h[{half}-{last}]"))
+        switches = [f"SwitchName={name} Nodes={','.join(nodes)}\n" for name, nodes in self._leaves.items()]
+        core = f"SwitchName=core Switches={','.join(self._leaves)}\n"
+        (self.folder / "topology.conf").write_text("".join(switches) + (core if len(switches) > 1 else ""))
         plugin = slurm.PLUGIN.read_text().replace("[0] = true", f"[{os.geteuid()}] = true")
         (self.folder / "job_submit.lua").write_text(plugin)
 
     # -- processes ------------------------------------------------------------------------------------------------
     def open(self) -> None:
-        """All daemons; every node is idle when it returns."""
+        """All daemons; every node is idle when it returns. Raises: EngineUnavailable."""
         if self._has_munge:
             self._start_munge()
         self.start("slurmctld", "-c")
@@ -152,9 +171,10 @@ class SlurmCluster:
 
     # -- commands -------------------------------------------------------------------------------------------------
     def command(self, *words: str, stdin: str = "", timeout: float = 30.0) -> str:
-        """A command of Slurm; its stdout. It must succeed."""
+        """A command of Slurm; its stdout. Raises: EngineUnavailable: it failed."""
         done = self.try_command(*words, stdin=stdin, timeout=timeout)
-        assert done.returncode == 0, f"{words}: {done.stderr}"
+        if done.returncode:
+            raise EngineUnavailable(f"{words}: {done.stderr}")
         return done.stdout
 
     def try_command(self, *words: str, stdin: str = "", timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
@@ -178,7 +198,8 @@ class SlurmCluster:
     def _until(self, claim: Callable[[], bool], what: str, bound_s: float = BOUND_S) -> None:
         ends = time.monotonic() + bound_s
         while not claim():
-            assert time.monotonic() < ends, f"{what}:\n{self.log()[-4000:]}"
+            if time.monotonic() > ends:
+                raise EngineUnavailable(f"{what}:\n{self.log()[-4000:]}")
             time.sleep(0.05)
 
     def log(self) -> str:
@@ -199,4 +220,4 @@ def _free_ports(count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise AssertionError("no free ports")
+    raise EngineUnavailable("no free ports")

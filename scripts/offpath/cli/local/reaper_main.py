@@ -1,5 +1,4 @@
-"""Starts daemons for a test, reaps whatever they orphan, and kills all of it when stdin ends: also when the test is
-killed.
+"""Starts daemons, reaps whatever they orphan, and kills all of it when stdin ends: also when their starter is killed.
 
 A line of JSON on stdin starts one: ``{"argv": …, "env": …, "cwd": …, "log": …}``; its pid is printed. Where the
 machine's process 1 reaps late, Slurm takes zombies for running jobs.
@@ -12,7 +11,6 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -63,7 +61,7 @@ def main() -> None:
     waking, awake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(awake)
-    lines = sys.stdin.buffer.raw
+    lines = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     rest = b""
     while True:
         ready, _, _ = select.select([0, waking], [], [])

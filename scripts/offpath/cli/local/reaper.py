@@ -1,4 +1,4 @@
-"""Daemons of a test below a process that reaps and ends them: see `reaper_main`."""
+"""Daemons below a process that reaps and ends them: see `reaper_main`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from offpath.bindings.errors import PeerGone
 
 _BOUND_S: Final = 20.0
 
@@ -38,13 +40,14 @@ class Reaper:
         return self.running[name]
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Ends it, and waits until it is reaped."""
+        """Ends it, and waits until it is reaped. Raises: PeerGone."""
         pid = self.running.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         ends = time.monotonic() + _BOUND_S
         while os.path.exists(f"/proc/{pid}"):
-            assert time.monotonic() < ends, f"{name} does not end"
+            if time.monotonic() > ends:
+                raise PeerGone(f"{name} does not end")
             time.sleep(0.002)
 
     def close(self) -> None:

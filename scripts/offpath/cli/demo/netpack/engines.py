@@ -1,0 +1,68 @@
+"""The engines that `demo netpack` can run its jobs with: five servers with two GPUs below one leaf switch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from offpath.bindings.errors import EngineMissing
+from offpath.cli.local.slurm_cluster import SlurmCluster, unpacked
+
+SERVERS: Final = 5
+GPUS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """``table``: ``[engine]`` of the job manager. ``nodes``: names. ``leaf``: their switch at the engine."""
+
+    table: dict[str, Any]
+    nodes: tuple[str, ...]
+    leaf: str
+
+
+@contextlib.contextmanager
+def _local(folder: str) -> Iterator[Started]:
+    nodes = tuple(f"n{number}" for number in range(SERVERS))
+    tables = [{"name": node, "gpus": GPUS, "switch": "s0"} for node in nodes]
+    yield Started({"kind": "local", "folder": f"{folder}/engine", "poll_ms": 100, "node": tables}, nodes, "s0")
+
+
+@contextlib.contextmanager
+def _slurm(folder: str) -> Iterator[Started]:
+    place = Path(folder) / "slurm"
+    place.mkdir()
+    cluster = SlurmCluster(place, SERVERS, leaves=lambda nodes: {"s0": nodes})
+    try:
+        cluster.open()
+        table = {
+            "kind": "slurm", "bin": str(cluster.programs), "conf": cluster.environment["SLURM_CONF"], "poll_ms": 300,
+            "settle_s": 0.0,
+        }  # fmt: skip
+        yield Started(table, tuple(cluster.nodes), "s0")
+    finally:
+        cluster.close()
+
+
+ENGINES: Final[dict[str, Callable[[str], AbstractContextManager[Started]]]] = {"local": _local, "slurm": _slurm}
+"""By name. Each starts what it needs in a folder, and ends it."""
+
+
+def started(kind: str, folder: str) -> AbstractContextManager[Started]:
+    """Raises: EngineMissing: this build has no such engine."""
+    if kind not in ENGINES:
+        raise EngineMissing(f"engine {kind}: not in this build; there are {', '.join(ENGINES)}")
+    return ENGINES[kind](folder)
+
+
+def default() -> str:
+    """Slurm where it can be unpacked, else ``local``."""
+    try:
+        unpacked()
+    except EngineMissing:
+        return "local"
+    return "slurm"
