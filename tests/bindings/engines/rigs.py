@@ -18,10 +18,12 @@ from typing import Any
 
 from offpath.bindings.engines.local import LocalEngine
 from offpath.bindings.engines.port import Engine, EngineJob, Gpu, JobState, NodeInfo, Place, Start
+from offpath.bindings.engines.ray_engine import RayEngine
 from offpath.bindings.engines.slurm import SlurmEngine
 from offpath.bindings.engines.slurm_script import Submission
 from offpath.sched.topology.hostlist import expand
 
+from ...support.ray import RayCluster
 from ...support.slurm import SlurmCluster
 
 BOUND_S = 60.0
@@ -33,6 +35,11 @@ def made(specification: dict[str, Any]) -> Engine:
     if specification["engine"] == "local":
         nodes = [NodeInfo(name, (Gpu(0, "a100"), Gpu(1, "a100")), f"s{n // 2}") for n, name in enumerate(NODES)]
         return LocalEngine(Path(specification["folder"]), nodes)
+    if specification["engine"] == "ray":
+        return RayEngine(
+            specification["address"], python=specification["python"], token=specification["token"],
+            folder=specification["folder"], poll_s=0.2,
+        )  # fmt: skip
     submission = Submission(specification["programs"], specification["once"], specification["settle_s"])
     return SlurmEngine(expand, submission, environment=specification["environment"], poll_s=0.2)
 
@@ -116,6 +123,35 @@ class SlurmRig(EngineRig):
         self.cluster.kill(node)
         # What slurmctld does by itself after SlurmdTimeout.
         self.cluster.command("scontrol", "update", f"nodename={node}", "state=down", "reason=power cut")
+
+    def mend(self) -> None:
+        self.cluster.mend()
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+class RayRig(EngineRig):
+    """A real Ray."""
+
+    name = "ray"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.cluster = RayCluster(folder)
+
+    def open(self) -> None:
+        """Start it."""
+        self.cluster.open()
+
+    def specification(self) -> dict[str, Any]:
+        return {
+            "engine": "ray", "address": self.cluster.address, "python": str(self.cluster.programs / "python"),
+            "token": str(self.cluster.token), "folder": f"{self.cluster.folder}/jobs",
+        }  # fmt: skip
+
+    def kill_job(self, job: EngineJob) -> None:
+        self.cluster.kill(job.places[0].node)
 
     def mend(self) -> None:
         self.cluster.mend()

@@ -1,13 +1,14 @@
 """The process that speaks to Ray for the engine `ray`: a child of the controller, see `ray_child`.
 
-``PYTHON -I ray_driver.py ADDRESS FOLDER``; ADDRESS: of Ray's GCS, or ``auto``; FOLDER: of the supervisors' records. A line
-of JSON on stdin is a call, ``{"id": …, "call": …, "argument": …}``; the answer on stdout has its id and ``value``, or
-``fault`` (``refused``, ``unavailable``, ``missing``) and ``text``. The first line is the answer 0: connected or not. It ends
-with stdin. Ray may end this process at any time, as it does when the GCS is lost: nothing is kept here.
+``PYTHON -I ray_driver.py ADDRESS FOLDER``; ADDRESS: of Ray's GCS, or ``auto``; FOLDER: of the supervisors' records. A
+line of JSON on stdin is a call, ``{"id": …, "call": …, "argument": …}``; the answer on stdout has its id and
+``value``, or ``fault`` (``refused``, ``unavailable``, ``missing``) and ``text``. The first line is the answer 0:
+connected or not. The process ends with stdin. Ray may end it at any time, as it does when the GCS is lost: nothing is
+kept here.
 
-What the cluster knows of jobs, beside the supervisors (`ray_supervisor`): an entry per job in the GCS's key-value store,
-written before a supervisor is asked to start it. A job whose first node is gone is thereby known as lost, also to a
-controller that comes later.
+What the cluster knows of jobs, beside the supervisors (`ray_supervisor`): an entry per job in the GCS's key-value
+store, written before a supervisor is asked to start it. A job whose first node is gone is thereby known as lost, also
+to a controller that comes later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The engine `ray`, by Ray 2.60 or later. Guarantees, set-up and limits: docs/engines.md.
 
-Ray lives in a child process (`ray_child`, `ray_driver`); in the cluster a supervising actor per node runs the jobs whose
-first place is that node (`ray_supervisor`, which argues what makes a command run at most once).
+Ray lives in a child process (`ray_child`, `ray_driver`); in the cluster a supervising actor per node runs the jobs
+whose first place is that node (`ray_supervisor`, which argues what makes a command run at most once).
 """
 
 from __future__ import annotations

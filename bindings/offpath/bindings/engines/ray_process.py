@@ -1,8 +1,8 @@
 """The process that runs the command of one place of a job of the engine `ray`, a child of Ray's worker process.
 
-Its source is sent to the nodes, which need no offpath: standard library only. stdin is a line of JSON (see `main`), then
-the life line: ``T`` means SIGTERM and `GRACE_S` later SIGKILL; its end means that the worker has died, or its node's
-raylet: SIGKILL at once. stdout: the pid of the command, then its exit code, a line each; negative: a signal.
+Its source is sent to the nodes, which need no offpath: standard library only. stdin is a line of JSON (see `main`),
+then the life line: ``T`` means SIGTERM and `GRACE_S` later SIGKILL; its end means that the worker has died, or its
+node's raylet: SIGKILL at once. stdout: the pid of the command, then its exit code, a line each; negative: a signal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import pwd
 import select
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -112,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

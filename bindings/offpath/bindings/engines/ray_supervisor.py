@@ -8,9 +8,9 @@ the jobs' placement groups and tasks: what owns dies with its owner, so nothing 
 supervisor per node, not per job: a Python process of 80 MiB and one to two seconds each is a node's price, not a job's.
 
 At most once: the name is unique in the cluster; and on the node's disk each job has a folder, made before Ray is asked
-for anything, with ``begun`` before any command runs and ``ended.json`` at the end. They survive Ray as a whole: the next
-supervisor of the node reports a job that had begun as lost. The tasks are never repeated (max_retries=0). They meet at a
-barrier: no command runs before every place has its GPUs.
+for anything, with ``begun`` before any command runs and ``ended.json`` at the end. They survive Ray as a whole: the
+next supervisor of the node reports a job that had begun as lost. The tasks are never repeated (max_retries=0). They
+meet at a barrier: no command runs before every place has its GPUs.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ class Supervisor:
 
     def _group(self, job: Job) -> Any:
         """The GPUs of all places, all or none; None: no place has one."""
-        with_gpus = [(node_id, place[1]) for node_id, place in zip(job.spec["node_ids"], job.spec["places"]) if place[1]]
+        placed = zip(job.spec["node_ids"], job.spec["places"], strict=True)
+        with_gpus = [(node_id, place[1]) for node_id, place in placed if place[1]]
         if not with_gpus:
             return None
         return placement_group(
@@ -271,7 +272,7 @@ class Supervisor:
         task = ray.remote(num_cpus=0, max_retries=0, max_calls=0)(run_place)
         refs: list[Any] = []
         bundle = 0
-        for index, (node_id, place) in enumerate(zip(spec["node_ids"], spec["places"])):
+        for index, (node_id, place) in enumerate(zip(spec["node_ids"], spec["places"], strict=True)):
             where: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
             if place[1]:
                 where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
@@ -287,7 +288,7 @@ class Supervisor:
         refs = await asyncio.to_thread(self._places, job, group)
         waiting: set[asyncio.Future[Any]] = {asyncio.wrap_future(ref.future()) for ref in refs}
         stopping = asyncio.ensure_future(job.stopped.wait())
-        in_vain, has_removed = 0, False
+        in_vain, is_cut = 0, False
         while waiting:
             watched = {*waiting, stopping} if not stopping.done() else waiting
             done, _ = await asyncio.wait(watched, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -295,9 +296,9 @@ class Supervisor:
                 self._ended(job, each)
             waiting -= done
             if job.stopped.is_set():
-                if not job.has_begun and not has_removed and group is not None:
-                    has_removed = True
-                    await asyncio.to_thread(remove_placement_group, group)
+                if not job.has_begun and not is_cut:
+                    is_cut = True
+                    await asyncio.to_thread(_cut, refs)
             elif not job.has_begun and group is not None and not done:
                 table = await asyncio.to_thread(placement_group_table, group)
                 scheduling = table.get("stats", {}).get("scheduling_state", "")
@@ -321,6 +322,12 @@ class Supervisor:
         if code is None or code:
             job.stopped.set()
             job.arrived.set()
+
+
+def _cut(refs: list[Any]) -> None:
+    """End tasks that wait for GPUs, or at the barrier."""
+    for ref in refs:
+        ray.cancel(ref)
 
 
 def order_of(spec: dict[str, Any], index: int) -> dict[str, Any]:

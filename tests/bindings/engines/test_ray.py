@@ -1,0 +1,86 @@
+"""What is Ray's own: the process that speaks to it, the supervisors, records that outlive both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from offpath.bindings.engines.port import JobState, Place
+from offpath.bindings.engines.ray_engine import RayEngine
+from offpath.bindings.errors import EngineMissing, EngineUnavailable
+
+from .rigs import Jobs, RayRig
+from .test_engines import LONG, MARK
+
+
+def pid_of(jobs: Jobs) -> int:
+    """Of the engine's process that speaks to Ray."""
+    assert isinstance(jobs.engine, RayEngine)
+    process = jobs.engine._child._process
+    assert process is not None
+    return process.pid
+
+
+async def test_the_process_that_speaks_to_ray_may_die_at_any_time(ray: Jobs) -> None:
+    start = ray.start(f"{MARK}; sleep 1; exit 3", [Place("h1", 1)])
+    starting = asyncio.ensure_future(ray.engine.start(start))
+    await asyncio.sleep(0.2)
+    os.kill(pid_of(ray), signal.SIGKILL)
+    with pytest.raises(EngineUnavailable):
+        await starting
+    await ray.engine.adopt()
+    await ray.engine.start(start)
+    ended = await ray.ended(start.identity)
+    assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
+    assert len(ray.marks(start)) == 1
+
+
+async def test_a_job_whose_supervisor_alone_dies_is_lost_and_its_command_is_killed(ray: Jobs) -> None:
+    start = ray.start(LONG, [Place("h3", 1), Place("h1", 1)])
+    await ray.engine.start(start)
+    while len(ray.marks(start)) < 2:
+        await asyncio.sleep(0.05)
+    pids = [int(mark.split()[1]) for mark in ray.marks(start)]
+    assert isinstance(ray.rig, RayRig)
+    os.kill(ray.rig.cluster.supervisor("h3"), signal.SIGKILL)
+    ended = await ray.ended(start.identity)
+    assert (ended.state, "supervisor" in ended.reason) == (JobState.LOST, True)
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        await asyncio.sleep(0.05)
+    assert (await ray.engine.start(start)).state is JobState.LOST
+    assert (await ray.run(ray.start("true", [Place("h3", 2), Place("h1", 2)]))).state is JobState.SUCCEEDED
+    assert len(ray.marks(start)) == 2
+
+
+async def test_a_job_that_loses_its_second_node_is_lost_and_ends_on_the_first(ray: Jobs) -> None:
+    start = ray.start(LONG, [Place("h1", 1), Place("h2", 1)])
+    await ray.engine.start(start)
+    while len(ray.marks(start)) < 2:
+        await asyncio.sleep(0.05)
+    assert isinstance(ray.rig, RayRig)
+    ray.rig.cluster.kill("h2")
+    ended = await ray.ended(start.identity)
+    assert (ended.state, bool(ended.reason)) == (JobState.LOST, True)
+    assert not any(os.path.exists(f"/proc/{mark.split()[1]}") for mark in ray.marks(start))
+    assert (await ray.run(ray.start("true", [Place("h1", 2)]))).state is JobState.SUCCEEDED
+
+
+async def test_a_cluster_that_is_not_there_is_unavailable(tmp_path: Path, ray_rig: RayRig) -> None:
+    python = str(ray_rig.cluster.programs / "python")
+    engine = RayEngine("127.0.0.1:9", python=python, token=str(ray_rig.cluster.token), timeout_s=5)
+    with pytest.raises(EngineUnavailable):
+        await engine.adopt()
+    await engine.close()
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])
+async def test_without_ray_the_error_says_what_to_install(python: str) -> None:
+    engine = RayEngine(python=python)
+    with pytest.raises(EngineMissing, match=r"offpath\[ray\]" if python == sys.executable else python):
+        await engine.adopt()
+    await engine.close()
