@@ -15,7 +15,7 @@ from offpath.bindings.engines.port import Engine
 
 from .rigs import BOUND_S, EngineRig, Jobs, LocalRig, RayRig, SlurmRig
 
-RIGS = ("local", "slurm", "ray")
+RIGS = ("local", "slurm", pytest.param("ray", marks=pytest.mark.slow))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,6 +17,8 @@ from offpath.bindings.errors import EngineMissing, EngineUnavailable
 from .rigs import Jobs, RayRig
 from .test_engines import LONG, MARK
 
+pytestmark = pytest.mark.slow
+
 
 def pid_of(jobs: Jobs) -> int:
     """Of the engine's process that speaks to Ray."""
@@ -26,18 +28,36 @@ def pid_of(jobs: Jobs) -> int:
     return process.pid
 
 
-async def test_the_process_that_speaks_to_ray_may_die_at_any_time(ray: Jobs) -> None:
-    start = ray.start(f"{MARK}; sleep 1; exit 3", [Place("h1", 1)])
-    starting = asyncio.ensure_future(ray.engine.start(start))
-    await asyncio.sleep(0.2)
-    os.kill(pid_of(ray), signal.SIGKILL)
-    with pytest.raises(EngineUnavailable):
-        await starting
-    await ray.engine.adopt()
+async def test_the_process_that_speaks_to_ray_may_die_at_any_time_and_jobs_go_on(ray: Jobs) -> None:
+    start = ray.start(f"{MARK}; sleep 2; exit 3", [Place("h1", 1)])
     await ray.engine.start(start)
+    os.kill(pid_of(ray), signal.SIGSTOP)
+    asking = asyncio.ensure_future(ray.engine.jobs())
+    await asyncio.sleep(0.1)
+    os.kill(pid_of(ray), signal.SIGKILL)
+    with pytest.raises(EngineUnavailable, match="ended"):
+        await asking
+    (adopted,) = await ray.engine.adopt()
+    assert (adopted.identity, adopted.state.is_final) == (start.identity, False)
     ended = await ray.ended(start.identity)
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
     assert len(ray.marks(start)) == 1
+
+
+async def test_a_process_that_does_not_answer_in_time_is_replaced(ray_rig: RayRig) -> None:
+    engine = ray_rig.engine()
+    assert isinstance(engine, RayEngine)
+    await engine.adopt()
+    process = engine._child._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    engine._child._timeout_s = 0.5
+    with pytest.raises(EngineUnavailable, match="no answer to jobs"):
+        await engine.jobs()
+    assert process.returncode is not None
+    engine._child._timeout_s = 60.0
+    assert await engine.jobs() == ()
+    await engine.close()
 
 
 async def test_a_job_whose_supervisor_alone_dies_is_lost_and_its_command_is_killed(ray: Jobs) -> None:

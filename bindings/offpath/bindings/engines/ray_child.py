@@ -68,10 +68,7 @@ class RayChild:
         readers, self._readers = self._readers, []
         if process is None:
             return
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()  # it keeps nothing, and Ray's own exit takes seconds
-        await process.wait()
+        await _end(process)
         for reader in readers:
             if reader is not asyncio.current_task():
                 reader.cancel()
@@ -125,9 +122,7 @@ class RayChild:
             reason = f"an answer cannot be read: {fault!r}"
         if process is self._process:
             self._process = None
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _end(process)
             last = self._errors.strip().splitlines()[-1:]
             self._fail(reason or f"the process that speaks to Ray ended: {bounded(' '.join(last)) or 'no reason'}")
 
@@ -140,6 +135,18 @@ class RayChild:
         for waiting in self._calls.values():
             if not waiting.done():
                 waiting.set_exception(EngineUnavailable(reason))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill it: it keeps nothing, and Ray's own exit takes seconds."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    await process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+        with contextlib.suppress(ConnectionError):
+            await process.stdin.wait_closed()
 
 
 def environment(token: str) -> dict[str, str]:

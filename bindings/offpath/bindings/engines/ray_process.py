@@ -1,8 +1,11 @@
-"""The process that runs the command of one place of a job of the engine `ray`, a child of Ray's worker process.
+"""The process that runs the command of one place of a job of the engine `ray`, started by Ray's worker process.
 
 Its source is sent to the nodes, which need no offpath: standard library only. stdin is a line of JSON (see `main`),
 then the life line: ``T`` means SIGTERM and `GRACE_S` later SIGKILL; its end means that the worker has died, or its
 node's raylet: SIGKILL at once. stdout: the pid of the command, then its exit code, a line each; negative: a signal.
+
+It is no child of the worker for long: Ray kills a worker's children with it, and the command would go on without this
+process.
 """
 
 from __future__ import annotations
@@ -91,6 +94,8 @@ def main() -> None:
             return
         line += byte
     order = json.loads(line)
+    if os.fork():
+        os._exit(0)
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     gate, opener = os.pipe()

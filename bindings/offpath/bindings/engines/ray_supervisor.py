@@ -23,6 +23,7 @@ import os
 import pwd
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -35,6 +36,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 _LOCK_S = 20.0
 """A supervisor that dies with its cluster may have the folder for so long."""
+_LISTEN_S = 0.2
+"""How often a place looks whether it is to end."""
 _LOOK_S = 2.0
 """How often a job that waits looks whether it waits in vain."""
 _IN_VAIN = 3
@@ -54,26 +57,27 @@ def run_place(supervisor: Any, source: str, identity: str, index: int, order: di
     stop = supervisor.order.remote(identity)
     order["environment"]["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     command = [sys.executable, "-I", "-S", "-c", source]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as runner:
+    said, is_stopped = b"", False
+    with subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as runner:
         assert runner.stdin is not None
         assert runner.stdout is not None
         runner.stdin.write(json.dumps(order).encode() + b"\n")
-        runner.stdin.flush()
-        pid = runner.stdout.readline()
-        is_stopped = False
-        while runner.poll() is None:
-            select.select([runner.stdout], [], [], 0.1 if not is_stopped else 1.0)
+        while True:
+            if select.select([runner.stdout], [], [], _LISTEN_S)[0]:
+                piece = runner.stdout.read(4096)
+                if not piece:
+                    break
+                said += piece
             if not is_stopped and ray.wait([stop], timeout=0)[0]:
                 ray.get(stop)  # raises when the supervisor has died: the pipe closes, and the command is killed
-                runner.stdin.write(b"T")
-                with contextlib.suppress(BrokenPipeError):
-                    runner.stdin.flush()
                 is_stopped = True
-        code = runner.stdout.readline()
+                with contextlib.suppress(BrokenPipeError):
+                    runner.stdin.write(b"T")
+    pid, _, code = said.partition(b"\n")
     if not code:  # the runner was killed
         with contextlib.suppress(ProcessLookupError, ValueError):
-            os.killpg(int(pid), 9)
-        return -9
+            os.killpg(int(pid), signal.SIGKILL)
+        return -signal.SIGKILL
     return int(code)
 
 
