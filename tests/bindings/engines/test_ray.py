@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from offpath.bindings.engines.port import JobState, Place
+from offpath.bindings.engines.ray_driver import by_name
 from offpath.bindings.engines.ray_engine import RayEngine
-from offpath.bindings.errors import EngineMissing, EngineUnavailable
+from offpath.bindings.errors import EngineMissing, EngineRefused, EngineUnavailable
 
 from .rigs import Jobs, RayRig
 from .test_engines import LONG, MARK
@@ -88,6 +90,25 @@ async def test_a_job_that_loses_its_second_node_is_lost_and_ends_on_the_first(ra
     assert (ended.state, bool(ended.reason)) == (JobState.LOST, True)
     assert not any(os.path.exists(f"/proc/{mark.split()[1]}") for mark in ray.marks(start))
     assert (await ray.run(ray.start("true", [Place("h1", 2)]))).state is JobState.SUCCEEDED
+
+
+async def test_a_job_of_an_unknown_user_is_refused_and_leaves_nothing(ray: Jobs) -> None:
+    start = ray.start(MARK, [Place("h0", 1)], user="no-such-user")
+    with pytest.raises(EngineRefused, match="no-such-user"):
+        await ray.engine.start(start)
+    assert await ray.engine.jobs() == ()
+
+
+def node(name: str, state: str, number: str) -> dict[str, Any]:
+    return {"name": name, "state": state, "id": number, "reason": ""}
+
+
+def test_of_nodes_of_one_name_the_living_one_counts_and_of_several_none() -> None:
+    nodes = [node("a", "down", "1"), node("a", "ready", "2"), node("a", "down", "3"), node("b", "down", "4")]
+    assert {each["name"]: each["id"] for each in by_name(nodes)} == {"a": "2", "b": "4"}
+    for more in (1, 2):
+        (found,) = by_name([node("a", "down", "0"), node("a", "drained", "1"), *[node("a", "ready", "2")] * more])
+        assert (found["state"], found["id"], "offpath.io/host" in found["reason"]) == ("down", "", True)
 
 
 async def test_a_cluster_that_is_not_there_is_unavailable(tmp_path: Path, ray_rig: RayRig) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offpath.bindings.engines.port import bounded
-from offpath.bindings.errors import EngineAnswerInvalid, EngineMissing, EngineRefused, EngineUnavailable
+from offpath.bindings.errors import EngineAnswerInvalid, EngineMissing, EngineRefused, EngineUnavailable, ResourceClosed
 
 _DRIVER: Final = Path(__file__).with_name("ray_driver.py")
 _MOST_BYTES: Final = 256 << 20
@@ -42,9 +42,13 @@ class RayChild:
         self._numbers = itertools.count(1)
         self._starting = asyncio.Lock()
         self._errors = ""
+        self._is_closed = False
 
     async def call(self, name: str, argument: object = None) -> Any:
-        """The answer's value. Raises: EngineRefused, EngineUnavailable, EngineMissing, EngineAnswerInvalid."""
+        """The answer's value. Raises: EngineRefused, EngineUnavailable, EngineMissing, EngineAnswerInvalid,
+        ResourceClosed."""
+        if self._is_closed:
+            raise ResourceClosed("the engine is closed")
         async with self._starting:
             if self._process is None:
                 await self._start()
@@ -63,7 +67,11 @@ class RayChild:
             self._calls.pop(number, None)
 
     async def close(self) -> None:
-        """End the child. Idempotent."""
+        """End the child, for good. Idempotent."""
+        self._is_closed = True
+        await self._stop("the engine was closed")
+
+    async def _stop(self, reason: str) -> None:
         process, self._process = self._process, None
         readers, self._readers = self._readers, []
         if process is None:
@@ -73,7 +81,7 @@ class RayChild:
             if reader is not asyncio.current_task():
                 reader.cancel()
         await asyncio.gather(*(each for each in readers if each is not asyncio.current_task()), return_exceptions=True)
-        self._fail("the engine was closed")
+        self._fail(reason)
 
     async def _start(self) -> None:
         self._errors = ""
@@ -95,7 +103,7 @@ class RayChild:
         try:
             await self._answered(connected, "connect")
         except BaseException:
-            await self.close()
+            await self._stop("Ray was not reached")
             raise
         finally:
             self._calls.pop(0, None)
@@ -105,8 +113,9 @@ class RayChild:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
         except TimeoutError:
-            await self.close()
-            raise EngineUnavailable(f"Ray: no answer to {name} within {self._timeout_s:g} s") from None
+            reason = f"Ray: no answer to {name} within {self._timeout_s:g} s"
+            await self._stop(reason)
+            raise EngineUnavailable(reason) from None
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         """Hand out answers until the child ends."""

@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,20 +58,9 @@ class Cluster:
 
     # -- nodes ----------------------------------------------------------------------------------------------------
     def inventory(self, _: object = None) -> list[dict[str, Any]]:
-        """A node of each name; of several the one that lives. Two that live are both unusable: no name is unique."""
+        """The nodes as `NodeInfo` has them, and their ids."""
         draining = self._draining()
-        found: dict[str, dict[str, Any]] = {}
-        for each in self._ray.nodes():
-            node = _node(each, draining)
-            before = found.get(node["name"])
-            if before is None or before["state"] == "down":
-                found[node["name"]] = node
-            elif node["state"] != "down":
-                found[node["name"]] = {
-                    **node, "state": "down", "id": "",
-                    "reason": "several nodes have this name: give each its own label offpath.io/host",
-                }  # fmt: skip
-        return list(found.values())
+        return by_name([_node(each, draining) for each in self._ray.nodes()])
 
     def _draining(self) -> Iterable[str]:
         from ray._private.state import state
@@ -109,6 +99,8 @@ class Cluster:
                 answered.add(asked[ref])
             except self._ray.exceptions.RayError:
                 continue  # it died just now: the next look finds its node without one, or no node
+        for identity in jobs.keys() - self._entries.keys():  # the GCS lost its entries with Ray's head
+            self._write_entry(identity, jobs[identity]["places"])
         silent = []
         for identity, entry in entries.items():
             node = entry["places"][0][0]
@@ -181,6 +173,19 @@ class Cluster:
     def _drop_entry(self, identity: str) -> None:
         self._kv._internal_kv_del(identity.encode(), namespace=_KEYS)
         self._entries.pop(identity, None)
+
+
+def by_name(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A node of each name; of several the one that lives. Several that live are not usable: their name is ambiguous."""
+    found = {node["name"]: node for node in nodes if node["state"] == "down"}
+    living = Counter(node["name"] for node in nodes if node["state"] != "down")
+    for node in nodes:
+        if node["state"] != "down":
+            found[node["name"]] = node
+            if living[node["name"]] > 1:
+                reason = "several nodes have this name: give each its own label offpath.io/host"
+                found[node["name"]] = {**node, "state": "down", "id": "", "reason": reason}
+    return list(found.values())
 
 
 def _node(node: dict[str, Any], draining: Iterable[str]) -> dict[str, Any]:
@@ -286,7 +291,8 @@ def main() -> None:
         except Refused as fault:
             answers.fault(call["id"], "refused", str(fault))
         except Exception as fault:  # boundary to Ray, which raises errors of many kinds
-            answers.fault(call["id"], "unavailable", f"{type(fault).__name__}: {fault}")
+            cause = getattr(fault, "cause", None) or fault  # of an error in a supervisor, without its traceback
+            answers.fault(call["id"], "unavailable", f"{type(cause).__name__}: {cause}")
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for line in sys.stdin.buffer:

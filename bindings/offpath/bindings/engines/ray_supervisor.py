@@ -170,9 +170,9 @@ class Supervisor:
     def _remember(self, folder: Path) -> None:
         """A job of an earlier supervisor of this node: ended, or lost with it."""
         ended, has_begun = folder / "ended.json", (folder / "begun").exists()
-        is_old = time.time() - folder.stat().st_mtime > _KEEP_S
-        if is_old or not (has_begun or ended.exists()):
-            shutil.rmtree(folder, ignore_errors=True)  # its command never ran: it may be started
+        is_old = ended.exists() and time.time() - ended.stat().st_mtime > _KEEP_S
+        if is_old or not (has_begun or ended.exists()):  # nobody forgot it; or it never ran, and may be started
+            shutil.rmtree(folder, ignore_errors=True)
             return
         job = Job(json.loads((folder / "start.json").read_text()), folder)
         job.has_begun = has_begun
