@@ -42,8 +42,6 @@ _LOOK_S = 2.0
 """How often a job that waits looks whether it waits in vain."""
 _IN_VAIN = 3
 """Looks in a row."""
-_KEEP_S = 60 * 86_400.0
-"""Records of jobs that nobody forgets are removed after so long."""
 _FINAL = ("succeeded", "failed", "cancelled", "lost")
 
 
@@ -170,8 +168,7 @@ class Supervisor:
     def _remember(self, folder: Path) -> None:
         """A job of an earlier supervisor of this node: ended, or lost with it."""
         ended, has_begun = folder / "ended.json", (folder / "begun").exists()
-        is_old = ended.exists() and time.time() - ended.stat().st_mtime > _KEEP_S
-        if is_old or not (has_begun or ended.exists()):  # nobody forgot it; or it never ran, and may be started
+        if not (has_begun or ended.exists()):  # it never ran, and may be started
             shutil.rmtree(folder, ignore_errors=True)
             return
         job = Job(json.loads((folder / "start.json").read_text()), folder)
