@@ -96,7 +96,9 @@ def verdict(folder: Path, job: work_admin.JobLine, detail: str) -> str:
     else:  # its slurmd was killed under its srun, whose exit code it then has; or Slurm lost it, and says so
         assert job.state == "failed", f"{job.job} is {job.state}: {detail}"
         assert job.exit_code or detail, f"{job.job} is failed without a reason"
-    print(f"{job.job}: {job.state} with {job.exit_code} after {job.run_s:.0f} s: {detail or 'no reason of Slurm'}")
+    said = folder / f"{job.job}.out.batch"
+    why = detail or (" ".join(said.read_text().split())[-300:] if said.exists() else "")
+    print(f"{job.job}: {job.state} with {job.exit_code} after {job.run_s:.0f} s, begun {begun}: {why}")
     return f"{job.state}, {'had begun' if begun else 'never began'}"
 
 
@@ -124,7 +126,7 @@ def test_kills_at_seeded_moments_start_no_job_twice_lose_none_and_leak_no_gpu(
         job = f"job-{number}"
         script = f'echo "begin $OFFPATH_PLACE" >>{tmp_path}/{job}; sleep {random.random() * RUN_S:.2f}'
         script += f'; echo "end $OFFPATH_PLACE" >>{tmp_path}/{job}'
-        manager.submit(job, random.choice((1, 1, 2, 3)), ["sh", "-c", script])
+        manager.submit(job, random.choice((1, 1, 2, 3)), ["sh", "-c", script], output=str(tmp_path / f"{job}.out"))
         jobs.append(job)
         time.sleep(random.random() * MOMENT_S)
         print(f"{job}: {manager.explain(job).job.state}, {victim} is killed")
