@@ -27,6 +27,7 @@ from ...support.ray import RayCluster
 from ...support.slurm import SlurmCluster
 
 BOUND_S = 60.0
+UNTIL_LET_GO = 'until [ -e "$0.go" ]; do sleep 0.1; done'
 NODES = ["h0", "h1", "h2", "h3"]
 
 
@@ -194,6 +195,10 @@ class Jobs:
     def output(self, start: Start, place: int) -> str:
         """What the process of the place wrote."""
         return Path(f"{start.output}.{place}").read_text()
+
+    def let_go(self, start: Start) -> None:
+        """A job whose script has `UNTIL_LET_GO` goes on."""
+        (self.folder / f"{start.identity}.marks.go").touch()
 
     def marks(self, start: Start) -> list[str]:
         """Lines that the job's processes wrote into ``$0``."""

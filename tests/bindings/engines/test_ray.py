@@ -16,7 +16,7 @@ from offpath.bindings.engines.ray_driver import by_name
 from offpath.bindings.engines.ray_engine import RayEngine
 from offpath.bindings.errors import EngineMissing, EngineRefused, EngineUnavailable
 
-from .rigs import Jobs, RayRig
+from .rigs import UNTIL_LET_GO, Jobs, RayRig
 from .test_engines import LONG, MARK
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def pid_of(jobs: Jobs) -> int:
 
 
 async def test_the_process_that_speaks_to_ray_may_die_at_any_time_and_jobs_go_on(ray: Jobs) -> None:
-    start = ray.start(f"{MARK}; sleep 2; exit 3", [Place("h1", 1)])
+    start = ray.start(f"{MARK}; {UNTIL_LET_GO}; exit 3", [Place("h1", 1)])
     await ray.engine.start(start)
     os.kill(pid_of(ray), signal.SIGSTOP)
     asking = asyncio.ensure_future(ray.engine.jobs())
@@ -41,6 +41,7 @@ async def test_the_process_that_speaks_to_ray_may_die_at_any_time_and_jobs_go_on
         await asking
     (adopted,) = await ray.engine.adopt()
     assert (adopted.identity, adopted.state.is_final) == (start.identity, False)
+    ray.let_go(start)
     ended = await ray.ended(start.identity)
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
     assert len(ray.marks(start)) == 1
