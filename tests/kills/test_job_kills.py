@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from offpath.bindings.wire import work_admin
-from offpath.cli.local.job_manager import JobManager
+from offpath.cli.local.job_manager import ENDED, JobManager
 
 from ..conftest import SIZE
 from ..support.evidence import keep
@@ -33,7 +33,9 @@ MOMENT_S = 3.0
 """At the latest so long after a submission its kill follows: the job may be held, released, settling or running."""
 RUN_S = 1.5
 """At most, of a job's command."""
-PATIENCE_S = 5 * BOUND_S
+AT_ONCE = 5
+"""Jobs that have not ended; more would only queue, because a job that slurmctld forgot is started again."""
+PATIENCE_S = 10 * BOUND_S
 
 
 @pytest.fixture
@@ -110,6 +112,21 @@ def given_away(slurm: SlurmCluster) -> set[str]:
     return {word.partition("(")[0] for word in text.split() if word.startswith("GresUsed=")}
 
 
+def submitted(manager: JobManager, random: Random, folder: Path, number: int) -> str:
+    """A job whose processes write when they begin and end."""
+    job = f"job-{number}"
+    script = f'echo "begin $OFFPATH_PLACE" >>{folder}/{job}; sleep {random.random() * RUN_S:.2f}'
+    script += f'; echo "end $OFFPATH_PLACE" >>{folder}/{job}'
+    manager.submit(job, random.choice(GPUS), ["sh", "-c", script], output=str(folder / f"{job}.out"))
+    return job
+
+
+def unfinished(manager: JobManager, slurm: SlurmCluster) -> list[str]:
+    """Jobs that have not ended. The operator takes back a node that slurmctld has drained meanwhile."""
+    slurm.mend()
+    return [job.job for job in manager.jobs() if job.state not in ENDED]
+
+
 def test_the_sweep_is_as_large_as_it_says() -> None:
     counts = Counter(victims(Random(SEED)))
     assert sum(counts.values()) >= {"quick": 3, "ci": 6, "full": 100}[SIZE]
@@ -124,17 +141,16 @@ def test_kills_at_seeded_moments_start_no_job_twice_lose_none_and_leak_no_gpu(
     random = Random(SEED)
     jobs: list[str] = []
     killed: Counter[str] = Counter()
-    for number, victim in enumerate(victims(random)):
-        job = f"job-{number}"
-        script = f'echo "begin $OFFPATH_PLACE" >>{tmp_path}/{job}; sleep {random.random() * RUN_S:.2f}'
-        script += f'; echo "end $OFFPATH_PLACE" >>{tmp_path}/{job}'
-        manager.submit(job, random.choice(GPUS), ["sh", "-c", script], output=str(tmp_path / f"{job}.out"))
-        jobs.append(job)
+    for victim in victims(random):
+        if len(unfinished(manager, slurm)) < AT_ONCE:
+            jobs.append(submitted(manager, random, tmp_path, len(jobs)))
         time.sleep(random.random() * MOMENT_S)
-        print(f"{job}: {manager.explain(job).job.state}, {victim} is killed")
+        states = Counter(job.state for job in manager.jobs())
+        print(f"{victim} is killed; jobs: {dict(sorted(states.items()))}")
         kill(victim, random, manager, slurm)
         killed[victim] += 1
-    ended = manager.ended(jobs, PATIENCE_S)
+    until(lambda: unfinished(manager, slurm) == [], PATIENCE_S)
+    ended = manager.ended(jobs, BOUND_S)
     assert sorted(ended) == sorted(jobs)
     ends = Counter(verdict(tmp_path, ended[job], manager.explain(job).detail) for job in jobs)
     until(lambda: all(node.free == node.gpus for node in manager.status().nodes))
@@ -149,4 +165,4 @@ def test_kills_at_seeded_moments_start_no_job_twice_lose_none_and_leak_no_gpu(
         f"jobs: {dict(sorted(ends.items()))}; started twice 0, without an end 0, GPUs not free in the end 0",
     )
     assert sum(killed.values()) == KILLS
-    assert ends["succeeded"] >= len(jobs) / 2, f"most jobs survive: {ends}"
+    assert ends["succeeded"] >= len(jobs) / 4, f"the jobs hardly ran: {ends}"
