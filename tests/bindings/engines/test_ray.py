@@ -15,8 +15,10 @@ from offpath.bindings.engines.port import JobState, Place
 from offpath.bindings.engines.ray_driver import by_name
 from offpath.bindings.engines.ray_engine import RayEngine
 from offpath.bindings.errors import EngineMissing, EngineRefused, EngineUnavailable
+from offpath.cli.local.job_manager import JobManager
 
-from .rigs import UNTIL_LET_GO, Jobs, RayRig
+from ...support.processes import until
+from .rigs import BOUND_S, NODES, UNTIL_LET_GO, Jobs, RayRig
 from .test_engines import LONG, MARK
 
 pytestmark = pytest.mark.slow
@@ -114,7 +116,7 @@ def test_of_nodes_of_one_name_the_living_one_counts_and_of_several_none() -> Non
 
 async def test_a_cluster_that_is_not_there_is_unavailable(tmp_path: Path, ray_rig: RayRig) -> None:
     python = str(ray_rig.cluster.programs / "python")
-    engine = RayEngine("127.0.0.1:9", python=python, token=str(ray_rig.cluster.token), timeout_s=5)
+    engine = RayEngine("127.0.0.1:9", python=python, token=str(ray_rig.cluster.token), timeout_s=2)
     with pytest.raises(EngineUnavailable):
         await engine.adopt()
     await engine.close()
@@ -126,3 +128,24 @@ async def test_without_ray_the_error_says_what_to_install(python: str) -> None:
     with pytest.raises(EngineMissing, match=r"offpath\[ray\]" if python == sys.executable else python):
         await engine.adopt()
     await engine.close()
+
+
+def test_a_job_manager_runs_jobs_on_ray_and_takes_them_over_after_its_kill(ray_rig: RayRig, tmp_path: Path) -> None:
+    rig = ray_rig.specification()
+    engine = {"kind": "ray", "poll_ms": 300, **{key: rig[key] for key in ("address", "python", "token", "folder")}}
+    network = {"link_gbps": 100, "oversubscription": 4, "switch_memory_mib": 5}
+    tables = {"engine": engine, "network": network, "policy": {"batch_ms": 200}}
+    marks, go = tmp_path / "marks", tmp_path / "go"
+    with JobManager(str(tmp_path / "manager"), tables) as manager:
+        until(lambda: len(manager.status().nodes) == len(NODES), BOUND_S)
+        script = f'echo "$OFFPATH_NODE" >>{marks}; until [ -e {go} ]; do sleep 0.1; done'
+        manager.submit("own", 3, ["sh", "-c", script])
+        until(marks.exists, BOUND_S)
+        manager.kill()
+        manager.start()
+        go.touch()
+        ended = manager.ended(["own"], BOUND_S)["own"]
+        assert ended.state == "succeeded", manager.explain("own")
+        assert sorted(marks.read_text().split()) == sorted(share.node for share in ended.shares)
+        until(lambda: all(node.free == node.gpus for node in manager.status().nodes), BOUND_S)
+        assert "Traceback" not in manager.log
