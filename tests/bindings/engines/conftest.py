@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,9 +13,9 @@ import uvloop
 
 from offpath.bindings.engines.port import Engine
 
-from .rigs import BOUND_S, EngineRig, Jobs, LocalRig, SlurmRig
+from .rigs import BOUND_S, EngineRig, Jobs, LocalRig, RayRig, SlurmRig
 
-RIGS = {"local": LocalRig, "slurm": SlurmRig}
+RIGS = ("local", "slurm", pytest.param("ray", marks=pytest.mark.slow))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,13 +34,26 @@ def slurm_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmRig]:
         rig.close()
 
 
-@pytest.fixture(scope="session", params=list(RIGS))
+@pytest.fixture(scope="session")
+def ray_rig() -> Iterator[RayRig]:
+    """One Ray for all tests."""
+    folder = Path(tempfile.mkdtemp(prefix="offpath-r-"))
+    rig = RayRig(folder)
+    try:
+        rig.open()
+        yield rig
+    finally:
+        rig.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", params=RIGS)
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineRig]:
     """Every engine."""
-    if request.param == "slurm":
-        yield request.getfixturevalue("slurm_rig")
-    else:
+    if request.param == "local":
         yield LocalRig(_folder(tmp_path_factory, "local"))
+    else:
+        yield request.getfixturevalue(f"{request.param}_rig")
 
 
 def _folder(factory: pytest.TempPathFactory, name: str) -> Path:
@@ -49,6 +64,13 @@ def _folder(factory: pytest.TempPathFactory, name: str) -> Path:
 async def jobs(rig: EngineRig, tmp_path: Path) -> AsyncIterator[Jobs]:
     """An engine of the rig, and what starts jobs on it."""
     async with _of(rig, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def ray(ray_rig: RayRig, tmp_path: Path) -> AsyncIterator[Jobs]:
+    """The same of Ray alone."""
+    async with _of(ray_rig, tmp_path) as made:
         yield made
 
 
@@ -70,9 +92,8 @@ class _of:
         return self._jobs
 
     async def __aexit__(self, *_: object) -> None:
-        await self._jobs.engine.close()
         self._jobs.rig.mend()
-        engine = self._jobs.rig.engine()
+        engine = self._jobs.engine
         try:
             async with asyncio.timeout(BOUND_S):
                 await _end_all(engine)

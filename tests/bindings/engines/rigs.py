@@ -18,12 +18,16 @@ from typing import Any
 
 from offpath.bindings.engines.local import LocalEngine
 from offpath.bindings.engines.port import Engine, EngineJob, Gpu, JobState, NodeInfo, Place, Start
+from offpath.bindings.engines.ray_engine import RayEngine
 from offpath.bindings.engines.slurm import SlurmEngine
 from offpath.bindings.engines.slurm_script import Submission
 from offpath.cli.local.slurm_cluster import SlurmCluster
 from offpath.sched.topology.hostlist import expand
 
+from ...support.ray import RayCluster
+
 BOUND_S = 60.0
+UNTIL_LET_GO = 'until [ -e "$0.go" ]; do sleep 0.1; done'
 NODES = ["h0", "h1", "h2", "h3"]
 
 
@@ -32,6 +36,11 @@ def made(specification: dict[str, Any]) -> Engine:
     if specification["engine"] == "local":
         nodes = [NodeInfo(name, (Gpu(0, "a100"), Gpu(1, "a100")), f"s{n // 2}") for n, name in enumerate(NODES)]
         return LocalEngine(Path(specification["folder"]), nodes)
+    if specification["engine"] == "ray":
+        return RayEngine(
+            specification["address"], python=specification["python"], token=specification["token"],
+            folder=specification["folder"], poll_s=0.2,
+        )  # fmt: skip
     submission = Submission(specification["programs"], specification["once"], specification["settle_s"])
     return SlurmEngine(expand, submission, environment=specification["environment"], poll_s=0.2)
 
@@ -123,6 +132,35 @@ class SlurmRig(EngineRig):
         self.cluster.close()
 
 
+class RayRig(EngineRig):
+    """A real Ray."""
+
+    name = "ray"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.cluster = RayCluster(folder)
+
+    def open(self) -> None:
+        """Start it."""
+        self.cluster.open()
+
+    def specification(self) -> dict[str, Any]:
+        return {
+            "engine": "ray", "address": self.cluster.address, "python": str(self.cluster.programs / "python"),
+            "token": str(self.cluster.token), "folder": f"{self.cluster.folder}/jobs",
+        }  # fmt: skip
+
+    def kill_job(self, job: EngineJob) -> None:
+        self.cluster.kill(job.places[0].node)
+
+    def mend(self) -> None:
+        self.cluster.mend()
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
 class Jobs:
     """Starts jobs of a test, and what they wrote."""
 
@@ -157,6 +195,10 @@ class Jobs:
     def output(self, start: Start, place: int) -> str:
         """What the process of the place wrote."""
         return Path(f"{start.output}.{place}").read_text()
+
+    def let_go(self, start: Start) -> None:
+        """A job whose script has `UNTIL_LET_GO` goes on."""
+        (self.folder / f"{start.identity}.marks.go").touch()
 
     def marks(self, start: Start) -> list[str]:
         """Lines that the job's processes wrote into ``$0``."""

@@ -14,7 +14,7 @@ from offpath.bindings.engines.port import JobState, NodeState, Place, Start, che
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused
 from offpath.sched.topology.slurm import conf
 
-from .rigs import NODES, Jobs
+from .rigs import NODES, UNTIL_LET_GO, Jobs
 
 pytestmark = pytest.mark.conformance
 
@@ -161,7 +161,7 @@ async def test_a_start_whose_answer_was_lost_is_not_started_twice(jobs: Jobs, se
 
 
 async def test_another_controller_takes_over_what_runs(jobs: Jobs) -> None:
-    start = jobs.start(f"{MARK}; sleep 2; exit $((3 * OFFPATH_PLACE))", [Place("h0", 1), Place("h3", 1)])
+    start = jobs.start(f"{MARK}; {UNTIL_LET_GO}; exit $((3 * OFFPATH_PLACE))", [Place("h0", 1), Place("h3", 1)])
     await jobs.engine.start(start)
     await jobs.until(start.identity, JobState.RUNNING)
     await jobs.engine.close()
@@ -169,6 +169,7 @@ async def test_another_controller_takes_over_what_runs(jobs: Jobs) -> None:
     (adopted,) = [job for job in await jobs.engine.adopt() if job.identity == start.identity]
     assert adopted.state is JobState.RUNNING
     assert {place.node for place in adopted.places} == {"h0", "h3"}
+    jobs.let_go(start)
     ended = await jobs.ended(start.identity)
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
     assert len(jobs.marks(start)) == 2

@@ -9,8 +9,9 @@ import pytest
 from offpath.bindings.engines.port import JobState, Place, Start
 from offpath.bindings.engines.slurm import SlurmEngine, _by_identity, _chosen
 from offpath.bindings.engines.slurm_reading import FORGOTTEN, SlurmJob
+from offpath.bindings.errors import EngineUnavailable
 
-from .rigs import Jobs
+from .rigs import Jobs, SlurmRig
 from .test_engines import MARK
 
 
@@ -69,3 +70,19 @@ async def test_a_job_submitted_twice_and_cancelled_stays_cancelled(slurm: Jobs) 
     assert (await slurm.ended(start.identity)).state is JobState.CANCELLED
     assert (await engine.start(start)).state is JobState.CANCELLED
     assert slurm.marks(start) == []
+
+
+async def test_a_slurmctld_that_does_not_know_its_nodes_yet_refuses_no_job(slurm: Jobs) -> None:
+    """A job that was refused thrice ended as refused, and slurmctld refuses everything for seconds after its start."""
+    assert isinstance(slurm.rig, SlurmRig)
+    cluster = slurm.rig.cluster
+    start = slurm.start(MARK, [Place("h0", 1)])
+    for name in ("h0", "slurmctld"):
+        cluster.kill(name)
+    cluster.start("slurmctld")
+    cluster.until_answers()
+    with pytest.raises(EngineUnavailable, match="does not know the state of h0"):
+        await slurm.engine.start(start)
+    slurm.rig.mend()
+    assert (await slurm.run(start)).state is JobState.SUCCEEDED
+    assert len(slurm.marks(start)) == 1

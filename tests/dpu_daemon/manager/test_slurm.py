@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,34 +72,6 @@ def test_a_job_runs_on_the_chosen_nodes_and_a_plain_sbatch_is_placed_too(
     held = next(job for job in here.jobs() if job.is_held)
     assert (held.model, held.value, held.gpus) == ("resnet50", 2.0, 2)
     assert (tmp_path / "plain").read_text().split() == [share.node for share in held.shares]
-
-
-def test_jobs_survive_kills_of_job_manager_slurmctld_and_slurmd_and_none_starts_twice(
-    here: JobManager, slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    rng = random.Random(20261124)
-    jobs = [f"job-{number}" for number in range(5)]
-    victims = ["manager", "slurmctld", "manager", "slurmctld", "h1"]
-    for job, victim in zip(jobs, victims, strict=True):
-        here.submit(job, rng.choice((1, 2, 3)), ["sh", "-c", f"echo $OFFPATH_PLACE >> {tmp_path}/{job}; sleep 0.5"])
-        time.sleep(rng.random() * 1.5)
-        if victim == "manager":
-            here.kill()
-            here.start()
-        else:
-            slurm.kill(victim)
-            slurm.mend()
-    ended = here.ended(jobs, 2 * LONG_S)
-    for job in jobs:
-        path = tmp_path / job
-        places = path.read_text().split() if path.exists() else []
-        assert len(places) == len(set(places)), f"{job} ran twice"
-        if ended[job].state == "succeeded":
-            assert len(places) == len(ended[job].shares)
-        else:  # its slurmd was killed under it, or slurmctld forgot its start: Slurm ended it, and it has not run
-            assert here.explain(job).detail or (ended[job].state == "cancelled" and places == [])
-    assert sum(job.state == "succeeded" for job in ended.values()) >= 2
-    until(lambda: all(node.free == node.gpus for node in here.status().nodes))
 
 
 def test_an_sbatch_that_its_user_cancels_while_it_is_held_ends_here_too(

@@ -178,10 +178,22 @@ class SlurmEngine:
         words = self._submission.words(start, nonce)
         script = self._submission.script(start, nonce).encode()
         for component in _split(words):
-            self._judge(await self._command("sbatch", "--test-only", *component, stdin=script))
+            trial = ("sbatch", "--test-only", *component)
+            done = await self._command(*trial, stdin=script)
+            if done.code and not _DOWN.search(done.err):
+                await self._until_known([place.node for place in start.places])
+                done = await self._command(*trial, stdin=script)
+            self._judge(done)
         done = await self._command("sbatch", "--parsable", *_held(words), stdin=script)
         if done.code and not _DOWN.search(done.err):
             raise EngineRefused(_reason(done))
+
+    async def _until_known(self, names: Sequence[str]) -> None:
+        """A slurmctld that was started just now does not know its nodes yet and refuses what they could run. Raises:
+        EngineUnavailable: so it is."""
+        found = reading.unregistered((await self._must("sinfo", "--json")).out)
+        if waiting := sorted(found & set(names)):
+            raise EngineUnavailable(f"slurmctld does not know the state of {bounded(', '.join(waiting))} yet")
 
     def _judge(self, done: Done) -> None:
         if done.code and _DOWN.search(done.err):

@@ -110,6 +110,15 @@ def nodes(text: bytes, switches: dict[str, str]) -> tuple[NodeInfo, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+def unregistered(text: bytes) -> set[str]:
+    """Nodes of `sinfo --json` whose state slurmctld does not know: it was started and they did not register yet."""
+    found = set()
+    for each in _list(text, "nodes"):
+        if "UNKNOWN" in _states(each, "state") | {flag.upper() for flag in _strings(each.get("state_flags"))}:
+            found.add(_text(each, "name"))
+    return found
+
+
 def topology(text: str) -> str:
     """`scontrol show topology` as topology.conf(5): without what the file must not have, and a switch's nodes only
     where it is a leaf."""

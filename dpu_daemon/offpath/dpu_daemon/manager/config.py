@@ -48,15 +48,20 @@ class NodeTable(_Table):
 class EngineTable(_Table):
     """``[engine]``: what starts, supervises and ends the jobs' processes.
 
-    ``folder``: state of the engine ``local``. ``bin``: folder of Slurm's programs, if they are not in PATH; ``conf``:
-    Slurm's configuration, if it is not where its programs look.
+    ``folder``: state of the engine ``local``; of ``ray`` the jobs' records on each node. ``bin``: folder of Slurm's
+    programs, if they are not in PATH; ``conf``: Slurm's configuration, if it is not where its programs look.
+    ``address``: HOST:PORT of Ray's GCS, if this machine is a node of several Rays; ``python``: the interpreter that has
+    Ray, if the job manager's has not; ``token``: Ray's token file, if it is not where Ray looks.
     """
 
-    kind: Literal["local", "slurm"]
+    kind: Literal["local", "slurm", "ray"]
     folder: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     node: Annotated[list[NodeTable], Field(max_length=_MOST_NODES)] = []
     bin: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     conf: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
+    address: Annotated[str, StringConstraints(max_length=300, pattern=r"^([A-Za-z0-9._-]+:[0-9]{1,5})?$")] = ""
+    python: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
+    token: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     partition: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
     settle_s: Annotated[float, Field(ge=0, le=600)] = 7.0
     """How long Slurm must know a job as running before its command starts, see docs/engines.md."""

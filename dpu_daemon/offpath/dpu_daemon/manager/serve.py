@@ -41,6 +41,12 @@ def engine_of(table: EngineTable) -> Engine:
         submission = Submission(programs=programs, settle_s=table.settle_s, options=options)
         more = {"SLURM_CONF": table.conf} if table.conf else {}
         return SlurmEngine(expanded, submission, environment=more)
+    if table.kind == "ray":
+        from offpath.bindings.engines.ray_engine import FOLDER, RayEngine
+
+        return RayEngine(
+            table.address, python=table.python, token=table.token, folder=table.folder.rstrip("/") or FOLDER
+        )
     from offpath.bindings.engines.local import LocalEngine
 
     return LocalEngine(Path(table.folder), [node.info() for node in table.node] or None)

@@ -162,8 +162,18 @@ class SlurmCluster:
             self.start(name)
         self.until_answers()
         if missing or "drain" in self.command("sinfo", "-h", "-N", "-o", "%T"):
-            self.try_command("scontrol", "update", f"nodename={','.join(self.nodes)}", "state=resume")
-            self._until(lambda: not _is_bad(self.command("sinfo", "-h", "-N", "-o", "%T")), "nodes are not ready")
+            self._resume()
+            self._until(self._is_mended, "nodes are not ready")
+
+    def _resume(self) -> None:
+        self.try_command("scontrol", "update", f"nodename={','.join(self.nodes)}", "state=resume")
+
+    def _is_mended(self) -> bool:
+        """A slurmctld that forgot a job drains its node when that registers; its operator takes it back."""
+        states = self.try_command("sinfo", "-h", "-N", "-o", "%T").stdout
+        if "drain" in states:
+            self._resume()
+        return bool(states) and not _is_bad(states)
 
     def close(self) -> None:
         """End all daemons and all jobs."""
