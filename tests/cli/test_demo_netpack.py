@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -88,12 +89,14 @@ def test_a_point_of_figure_14_is_measured_by_the_switch_s_counters(folder: Path)
     assert (point.model, point.hash) == (1.0, "rehash")
 
 
-def test_an_engine_that_is_not_there_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(engines.ENGINES, "local")
-    with pytest.raises(EngineMissing, match="not in this build"):
-        engines.started("local", str(folder))
-    with pytest.raises(EngineMissing):
-        command.main(argparse.Namespace(engine="local", quick=True, picture="", json=True))
+def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(folder: str) -> NoReturn:
+        raise EngineMissing(f"nothing to install in {folder}")
+
+    monkeypatch.setitem(engines.ENGINES, "ray", missing)
+    assert tuple(sorted(engines.ENGINES)) == tuple(sorted(command.ENGINES))
+    with pytest.raises(EngineMissing, match="nothing to install"):
+        command.main(argparse.Namespace(engine="ray", quick=True, picture="", json=True))
 
 
 def test_shares_of_gpus_change_no_step_s_batch_and_the_sum_is_the_ranks() -> None:

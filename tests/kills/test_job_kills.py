@@ -18,11 +18,11 @@ import pytest
 
 from offpath.bindings.wire import work_admin
 from offpath.cli.local.job_manager import ENDED, JobManager
+from offpath.cli.local.slurm_cluster import SlurmCluster
 
 from ..conftest import SIZE
 from ..support.evidence import keep
 from ..support.processes import BOUND_S, until
-from offpath.cli.local.slurm_cluster import SlurmCluster
 
 SEED = 2_122
 VICTIMS = ("job manager", "slurmctld", "slurmd")

@@ -21,10 +21,9 @@ from offpath.bindings.engines.port import Engine, EngineJob, Gpu, JobState, Node
 from offpath.bindings.engines.ray_engine import RayEngine
 from offpath.bindings.engines.slurm import SlurmEngine
 from offpath.bindings.engines.slurm_script import Submission
+from offpath.cli.local.ray_cluster import RayCluster
 from offpath.cli.local.slurm_cluster import SlurmCluster
 from offpath.sched.topology.hostlist import expand
-
-from ...support.ray import RayCluster
 
 BOUND_S = 60.0
 UNTIL_LET_GO = 'until [ -e "$0.go" ]; do sleep 0.1; done'

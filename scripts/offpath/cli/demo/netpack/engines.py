@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offpath.bindings.errors import EngineMissing
+from offpath.cli.local.ray_cluster import RayCluster
 from offpath.cli.local.slurm_cluster import SlurmCluster, unpacked
 
 SERVERS: Final = 5
@@ -48,14 +49,30 @@ def _slurm(folder: str) -> Iterator[Started]:
         cluster.close()
 
 
-ENGINES: Final[dict[str, Callable[[str], AbstractContextManager[Started]]]] = {"local": _local, "slurm": _slurm}
+@contextlib.contextmanager
+def _ray(folder: str) -> Iterator[Started]:
+    place = Path(folder) / "ray"
+    place.mkdir()
+    cluster = RayCluster(place, SERVERS, leaves=lambda nodes: dict.fromkeys(nodes, "s0"))
+    try:
+        cluster.open()
+        table = {
+            "kind": "ray", "address": cluster.address, "python": str(cluster.programs / "python"),
+            "token": str(cluster.token), "folder": f"{folder}/engine", "poll_ms": 300,
+        }  # fmt: skip
+        yield Started(table, tuple(cluster.nodes), "s0")
+    finally:
+        cluster.close()
+
+
+ENGINES: Final[dict[str, Callable[[str], AbstractContextManager[Started]]]] = {
+    "local": _local, "slurm": _slurm, "ray": _ray,
+}  # fmt: skip
 """By name. Each starts what it needs in a folder, and ends it."""
 
 
 def started(kind: str, folder: str) -> AbstractContextManager[Started]:
-    """Raises: EngineMissing: this build has no such engine."""
-    if kind not in ENGINES:
-        raise EngineMissing(f"engine {kind}: not in this build; there are {', '.join(ENGINES)}")
+    """``kind``: of `ENGINES`. Raises: EngineMissing, EngineUnavailable: it cannot be installed or does not start."""
     return ENGINES[kind](folder)
 
 

@@ -1,8 +1,8 @@
 """A real Ray on this machine: GCS, and a raylet with its agents per pretended node, each with an address of its own.
 
-It uses what `./scripts/ray-env` installs. ``ray stop`` is never used: it ends every Ray of the user. Everything ends
-with `close`, or with this process: a reaper is above all of it. Token authentication is on, because raylets listen on
-all addresses.
+For demonstrations and tests. It uses what `./scripts/ray-env` installs. ``ray stop`` is never used: it ends every Ray
+of the user. Everything ends with `close`, or with this process: a reaper is above all of it. Token authentication is
+on, because raylets listen on all addresses.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from .reaper import Reaper
-from .sources import ROOT
+from offpath.bindings.errors import EngineMissing, EngineUnavailable
+from offpath.cli.local.reaper import Reaper
 
 BOUND_S: Final = 120.0
+_INSTALL: Final = Path(__file__).resolve().parents[3] / "ray-env"
+"""`./scripts/ray-env`: only in a source tree."""
+_INSTALL_S: Final = 900
 _QUICK: Final = {
     # A node that is gone is found out within two seconds instead of half a minute.
     "RAY_health_check_initial_delay_ms": "500", "RAY_health_check_period_ms": "500",
@@ -31,18 +35,33 @@ _QUICK: Final = {
 
 
 def installed() -> Path:
-    """The folder of `./scripts/ray-env`; made on first use."""
-    done = subprocess.run([ROOT / "scripts" / "ray-env"], capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr
+    """The folder of `./scripts/ray-env`; made on first use. Raises: EngineMissing."""
+    try:
+        done = subprocess.run([_INSTALL], capture_output=True, text=True, check=False, timeout=_INSTALL_S)
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        raise EngineMissing(f"Ray cannot be installed: {fault}") from None
+    if done.returncode:
+        raise EngineMissing(f"Ray cannot be installed: {done.stderr.strip()[-500:]}")
     return Path(done.stdout.strip())
 
 
-class RayCluster:
-    """Nodes h0, h1, … with two GPUs each (model a100), half of them below switch s0 and half below s1. h0 is the head:
-    it stays. ``folder``: a short path, because Ray's sockets are below it."""
+def two_leaves(nodes: Sequence[str]) -> dict[str, str]:
+    """Half of the nodes below ``s0``, half below ``s1``."""
+    return {node: f"s{2 * number // len(nodes)}" for number, node in enumerate(nodes)}
 
-    def __init__(self, folder: Path, nodes: int = 4) -> None:
+
+class RayCluster:
+    """Nodes h0, h1, … with two GPUs each (model a100). h0 is the head: it stays. ``leaves``: gives each node's leaf
+    switch. ``folder``: a short path, because Ray's sockets are below it.
+
+    Raises: EngineMissing.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int = 4, *, leaves: Callable[[Sequence[str]], Mapping[str, str]] = two_leaves
+    ) -> None:
         self.folder, self.nodes = folder, [f"h{n}" for n in range(nodes)]
+        self._leaves = leaves(self.nodes)
         self.programs = installed() / "bin"
         self.token = folder / "token"
         self.token.touch(mode=0o600)
@@ -58,7 +77,7 @@ class RayCluster:
         }  # fmt: skip
 
     def open(self) -> None:
-        """All nodes; they take jobs when it returns."""
+        """All nodes; they take jobs when it returns. Raises: EngineUnavailable: they do not start."""
         self._start(self.nodes[:1])
         self._start(self.nodes[1:])
 
@@ -93,8 +112,11 @@ class RayCluster:
             sockets = self._sockets()
             self._spawn(node)
             if node != nodes[-1]:  # two that start at the same time on one machine choose the same name for theirs
-                self._until(lambda before=sockets: self._sockets() > before, f"{node} has no socket")
+                self._until(partial(self._has_more_than, sockets), f"{node} has no socket")
         self._until(lambda: all("Ray runtime started" in self._log(node) for node in nodes), f"{nodes} do not start")
+
+    def _has_more_than(self, sockets: set[str]) -> bool:
+        return self._sockets() > sockets
 
     def _sockets(self) -> set[str]:
         return {path.name for path in self.folder.glob("session_2*/sockets/raylet*")}
@@ -105,11 +127,11 @@ class RayCluster:
 
     def _spawn(self, node: str) -> None:
         number = self.nodes.index(node)
-        words = [
+        words: list[str | Path] = [
             self.programs / "ray", "start", "--block", "--disable-usage-stats", "--include-log-monitor=false",
             f"--node-ip-address={self._net}.{number + 1}", "--num-cpus=2", "--num-gpus=2",
             "--object-store-memory=80000000",
-            f"--labels=offpath.io/host={node},offpath.io/switch=s{2 * number // len(self.nodes)},"
+            f"--labels=offpath.io/host={node},offpath.io/switch={self._leaves[node]},"
             "ray.io/accelerator-type=a100",
         ]  # fmt: skip
         if number == 0:
@@ -126,7 +148,9 @@ class RayCluster:
     def _until(self, claim: Callable[[], bool], what: str) -> None:
         ends = time.monotonic() + BOUND_S
         while not claim():
-            assert time.monotonic() < ends, f"{what}: {''.join(self._log(node)[-2000:] for node in self.nodes)}"
+            if time.monotonic() > ends:
+                logs = "".join(self._log(node)[-2000:] for node in self.nodes)
+                raise EngineUnavailable(f"{what}: {logs}")
             time.sleep(0.05)
 
 
@@ -152,4 +176,4 @@ def _free_port(address: str) -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("0.0.0.0", port))
             return port
-    raise AssertionError(f"no free port at {address}")
+    raise EngineUnavailable(f"no free port at {address}")
