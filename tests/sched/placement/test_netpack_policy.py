@@ -246,7 +246,7 @@ def test_the_papers_ageing_never_starts_a_large_job_and_a_reservation_does_withi
     for patience in (0, 5, 30):
         waited_s = stream(NetPack(patience=patience), 600)
         assert waited_s is not None
-        assert waited_s <= waiting_bound_s(patience, 0, RUN_S, PERIOD_S)
+        assert waited_s <= waiting_bound_s(patience, 0, RUN_S, PERIOD_S, PERIOD_S)
 
 
 def test_reserved_servers_take_no_other_job_and_others_run_beside_them() -> None:

@@ -28,7 +28,7 @@ class BatchSimulationError(SchedError):
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """``run_s``: time to the end on an idle network, above 0; so ``run_s / compute_s`` iterations."""
+    """``run_s``: time to the end if the network took no time, above 0; so ``run_s / compute_s`` iterations."""
 
     request: JobRequest
     run_s: float
@@ -125,9 +125,10 @@ class BatchSimulation:
         refused = next((each for each in decision.jobs if each.is_refused), None)
         if refused is not None:
             raise BatchSimulationError(f"job {refused.job}: {refused.reasons[0].text}")
-        self._waiting = {
-            name: replace(request, passed_over=request.passed_over + 1) for name, request in self._waiting.items()
-        }
+        if decision.started:
+            self._waiting = {
+                name: replace(request, passed_over=request.passed_over + 1) for name, request in self._waiting.items()
+            }
         self._reschedule()
 
     def _advance(self) -> None:

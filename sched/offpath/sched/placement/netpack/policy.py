@@ -25,8 +25,9 @@ from offpath.sched.placement.netpack.batching import BatchPolicy, Placed, Space,
 from offpath.sched.placement.netpack.plans import Plan, View, plans, view
 from offpath.sched.placement.netpack.reservation import servers_for
 
-PATIENCE: Final = 32
-"""Batches that pass a job over before it may reserve servers."""
+PATIENCE: Final = 512
+"""Batches that pass a job over before it may reserve servers. Fewer cost: servers that wait for one job idle, and in a
+queue that is never short nearly every job would reserve some."""
 FINALISTS: Final = 4
 """Plans of each dynamic program that are refilled."""
 RACKS: Final = 4
