@@ -1,4 +1,4 @@
-"""Long sweeps in two processes, or on Ray, that can be interrupted: each finished piece is written as a line at once."""
+"""Long sweeps in two processes or on Ray that can be interrupted: each finished piece is written as a line at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SweepError(OffpathError):
 
 
 def sweep(
-    path: str, pieces: Sequence[tuple[str, dict[str, Any]]], work: Callable[..., dict[str, Any]], *, fresh: bool = False,
-    engine: str = "local",
+    path: str, pieces: Sequence[tuple[str, dict[str, Any]]], work: Callable[..., dict[str, Any]], *,
+    fresh: bool = False, engine: str = "local",
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The results of ``work(**arguments)`` for each piece (key, arguments), in their order.
 

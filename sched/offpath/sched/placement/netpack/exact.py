@@ -1,9 +1,9 @@
 """The optimum of the corrected Table 3 on small clusters, by branch and bound over all placements.
 
-Corrected: (1) and (2) belong to each other's text; a job with no traffic has no term d/v, instead of a v of 0; every ToR
-may aggregate a job; v = a + b; and the rates are not free but the max-min shares, which are the outcome of water filling
-(`statistical.steady`). A mixed integer program cannot state that last condition linearly, so the search goes through
-all worker sets, PS locations and choices of aggregation, and fills each.
+Corrected: (1) and (2) belong to each other's text; a job with no traffic has no term d/v, instead of a v of 0; every
+ToR may aggregate a job; v = a + b; and the rates are not free but the max-min shares, which are the outcome of water
+filling (`statistical.steady`). A mixed integer program cannot state that last condition linearly, so the search goes
+through all worker sets, PS locations and choices of aggregation, and fills each.
 
 Only *sets* of workers' servers matter to the network, so GPU counts are a feasibility test. Servers that are equal so
 far are interchangeable, and racks too; of such placements one is searched. A branch is cut where a lower bound of the
