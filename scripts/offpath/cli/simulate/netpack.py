@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ def _cells(options: Options, figure: str, world: World, x: float | None = None, 
         world = replace(world, count=min(world.count, _QUICK_JOBS[world.racks]))
     pieces = []
     for seed in options.seeds[:most_seeds]:
-        words = {
+        words: dict[str, Any] = {
             "kind": "cell", "world": world.as_arguments(), "folder": options.folder, "seed": seed,
             "policies": list(POLICIES),
         }  # fmt: skip
@@ -149,7 +149,13 @@ def _figure_10(options: Options) -> list[Piece]:
     sizes += [] if options.quick else [(SCALES[-1], jobs) for jobs in (500, 1_000, 2_000)]
     for servers, jobs in sizes:
         labels = {"figure": "10", "setting": f"{servers} servers, {jobs} jobs", "x": float(servers)}
-        words = {"kind": "time", "servers": servers, "jobs": jobs, "seed": 0, "policies": list(POLICIES[:2])}
+        words: dict[str, Any] = {
+            "kind": "time",
+            "servers": servers,
+            "jobs": jobs,
+            "seed": 0,
+            "policies": list(POLICIES[:2]),
+        }
         pieces.append((f"10 {servers} {jobs}", {**words, "labels": labels}))
     return pieces
 
@@ -185,7 +191,7 @@ def _beyond(options: Options) -> list[Piece]:
     pieces: list[Piece] = []
     for seed in options.seeds[: 1 if options.quick else STARVED_SEEDS]:
         for policy in ("netpack", "netpack-paper"):
-            words = {"kind": "starved", "small_jobs": STARVING_JOBS, "policy": policy, "seed": seed}
+            words: dict[str, Any] = {"kind": "starved", "small_jobs": STARVING_JOBS, "policy": policy, "seed": seed}
             pieces.append((f"starved {list(words.values())}", {**words, "labels": {"figure": "starved"}}))
     for declared in (_of_workloads("beyond"), _figure_11, _figure_12):
         for key, words in declared(options):
@@ -215,8 +221,3 @@ _WORK: Final[dict[str, Callable[..., dict[str, Any]]]] = {
     "starved": cells.starved,
     "exact": exact.gaps,
 }
-
-
-def settings(pieces: Sequence[Piece]) -> list[str]:
-    """Names of the settings in their order."""
-    return list(dict.fromkeys(words["world"]["setting"] for _, words in pieces if words["kind"] == "cell"))

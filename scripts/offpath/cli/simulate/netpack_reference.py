@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_TEXT: Final = {
+_TEXT: Final[dict[str, dict[str, list[float | None]]]] = {
     "testbed": {"saved": [0.13, 0.45], "de_gain": [0.13, 0.46]},
     "simulator": {"saved": [None, 0.78], "de_gain": [None, 1.4]},
 }
@@ -27,9 +27,9 @@ COMB_SAVED: Final = [None, 0.63]
 
 def paper_of(figure: str, setting: str, x: float | None) -> dict[str, Any] | None:
     """The paper's numbers for a row, under the names of the row's own; None: it prints none. [least, greatest]."""
-    where = _TEXT[setting.split()[0]] if figure in ("7", "8") else None
-    if where is not None:
-        return {"saved": where["saved"]} if figure == "7" else {"de_gain": where["de_gain"]}
+    if figure in ("7", "8"):
+        name = "saved" if figure == "7" else "de_gain"
+        return {name: _TEXT[setting.split()[0]][name]}
     if figure == "9":
         return {"saved": SCALE_SAVED}
     if figure == "10" and x in PER_JOB_MS:

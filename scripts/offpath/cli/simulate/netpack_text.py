@@ -13,7 +13,8 @@ def text(data: dict[str, Any]) -> str:
     for row in data["starved"]:
         lines.append(
             f"64 GPUs among small jobs, {row['policy']}: started in {row['started']} of {row['seeds']} runs while small"
-            f" jobs arrived ({row['window_s']:.0f} s); waited at most {row['longest_queue_s']:.0f} s, bound {row['bound_s']:.0f} s"
+            f" jobs arrived ({row['window_s']:.0f} s); waited at most {row['longest_queue_s']:.0f} s,"
+            f" bound {row['bound_s']:.0f} s"
         )
     for row in data["exact"]:
         lines.append(
@@ -45,8 +46,8 @@ def _time(row: dict[str, Any]) -> str:
 def _run(row: dict[str, Any]) -> str:
     return (
         f"{row['policy']:20} JCT {row['avg_jct_s']:10.0f} ± {row['jct_sd_s']:.0f} s"
-        f" ({row['avg_queue_s']:.0f} s queued), normalised {row['norm_jct']:.3f} ± {row['norm_jct_sd']:.3f}, without queueing {row['norm_run']:.3f} ±"
-        f" {row['norm_run_sd']:.3f}; DE {row['de']:.3f} ± {row['de_sd']:.3f}"
+        f" ({row['avg_queue_s']:.0f} s queued), normalised {row['norm_jct']:.3f} ± {row['norm_jct_sd']:.3f},"
+        f" without queueing {row['norm_run']:.3f} ± {row['norm_run_sd']:.3f}; DE {row['de']:.3f} ± {row['de_sd']:.3f}"
     )
 
 

@@ -32,7 +32,7 @@ _CLOSE: Final = 1e-9
 Link = tuple[str, int]
 
 
-class TooLarge(SchedError):
+class SearchTooLarge(SchedError):
     """More servers or jobs than the search is meant for, or jobs that span servers run already."""
 
 
@@ -50,11 +50,13 @@ def optimum(cluster: GpuCluster, batch: Sequence[JobRequest], at_most: float = m
     """The least sum of d/v over all placements of the whole batch, in s, and how many placements were filled.
 
     ``at_most``: the sum of a known placement; the search begins there. Infinite: the batch does not fit.
-    Raises: TooLarge.
+    Raises: SearchTooLarge.
     """
     network = cluster.network
     if network.servers > MOST_SERVERS or len(batch) > MOST_JOBS or cluster.steady.jobs:
-        raise TooLarge(f"{network.servers} servers and {len(batch)} jobs; at most {MOST_SERVERS} and {MOST_JOBS}, idle")
+        raise SearchTooLarge(
+            f"{network.servers} servers and {len(batch)} jobs; at most {MOST_SERVERS} and {MOST_JOBS}, idle"
+        )
     search = _Search(cluster, sorted(batch, key=lambda r: -r.data_gbit * (r.gpus > cluster.most_gpus)))
     search.best = at_most * (1 + _CLOSE) if math.isfinite(at_most) else math.inf
     search.descend(0)

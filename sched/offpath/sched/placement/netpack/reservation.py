@@ -8,8 +8,8 @@ The bound: nothing is started on reserved servers, so they are free at the lates
 At the next batch the job has room, and it is placed before all others. One reservation exists at a time, in the order
 of arrival. So a job waits for the patience, and then for one longest run and one batch period for each job before it
 and for itself. A batch passes a job over if it starts another one: patience counts in the cluster's own pace, whether
-jobs last seconds or days. Between two such batches at most one longest run and one period pass, because then the cluster
-is idle, and the job has room.
+jobs last seconds or days. Between two such batches at most one longest run and one period pass, because then the
+cluster is idle, and the job has room.
 """
 
 from __future__ import annotations
