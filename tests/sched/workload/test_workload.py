@@ -269,7 +269,7 @@ def _hunt() -> None:
 
 
 def test_a_batch_passes_a_job_over_only_if_it_starts_another() -> None:
-    """How long others may be preferred counts in their starts, not in time: batches come each second, jobs last days."""
+    """What counts is starts of others, not time: batches come each second, jobs last days."""
     workload = made(spec("one"), spec("two"))
     deferred = Decision("two.2", None, ("full",))
     for _ in range(3):
