@@ -7,6 +7,7 @@ SchedError
 ├── SpreadInvalid      a job's servers are not in the network (`ina.statistical.steady`)
 ├── GpusHeld           GPUs given that are not free (`placement.gpu_cluster`)
 ├── BatchSimulationError  a simulated job that can never be placed (`sim.batches`)
+├── SearchTooLarge     a cluster too large for the search of the optimum (`placement.netpack.exact`)
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
 ├── HostsHeld          a host given to two jobs (`placement.cluster`)
 ├── EngineError        a simulation that cannot be run (`ina.engine`)

@@ -141,6 +141,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath simulate conspirator --quick",
         "offpath simulate conspirator --table 4",
         "offpath simulate mina --figure table1 --seeds 1",
+        "offpath simulate netpack --quick --json",
     ),
     ("bench",): ("offpath bench", "offpath bench request-path --quick"),
 }

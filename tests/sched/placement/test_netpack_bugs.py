@@ -99,7 +99,7 @@ def conserved() -> bool:
 
 def starts_in_time() -> bool:
     waited_s = stream(NetPack(patience=5), 120)
-    return waited_s is not None and waited_s <= waiting_bound_s(5, 0, RUN_S, PERIOD_S)
+    return waited_s is not None and waited_s <= waiting_bound_s(5, 0, RUN_S, PERIOD_S, PERIOD_S)
 
 
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[], bool]] = {

@@ -283,7 +283,7 @@ def test_the_papers_ageing_never_starts_a_large_job_and_a_reservation_does_withi
     for patience in (0, 5, 30):
         waited_s = stream(NetPack(patience=patience), 600)
         assert waited_s is not None
-        assert waited_s <= waiting_bound_s(patience, 0, RUN_S, PERIOD_S)
+        assert waited_s <= waiting_bound_s(patience, 0, RUN_S, PERIOD_S, PERIOD_S)
 
 
 def test_reserved_servers_take_no_other_job_and_others_run_beside_them() -> None:
@@ -318,3 +318,34 @@ def test_every_model_has_data_and_time() -> None:
     for model in MODELS.values():
         assert model.data_gbit > 0.5
         assert 0.005 < model.compute_s < 0.5
+
+
+# -- additions of `netpack` ---------------------------------------------------------------------------------------
+def test_what_a_plan_has_too_many_is_given_back_where_a_later_job_needs_no_second_rack() -> None:
+    """Two racks of two servers of 4 GPUs: 9 GPUs take three servers. The third, alone in its rack, gives 3 back, so 7
+    more fit into that rack; the paper's rule takes them from the first server."""
+    batch = [JobRequest("first", 9, 4.0), JobRequest("second", 7, 4.0, arrival_s=1.0)]
+    second = NetPack().place_batch(small_cluster(2, 2), batch).jobs[1].placement
+    assert second is not None
+    assert len({server // 2 for server, _ in second.workers}) == 1
+    other = NetPackPaper().place_batch(small_cluster(2, 2), batch).jobs[1].placement
+    assert other is not None
+    assert len({server // 2 for server, _ in other.workers}) == 2
+
+
+def test_a_batch_is_placed_anew_if_that_lowers_the_sum_of_d_over_v(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over random batches: never worse, and better in some."""
+
+    def cost(seed: int) -> float:
+        random = Random(seed)
+        cluster = small_cluster(2, 3, oversubscription=4.0)
+        batch = [JobRequest(f"job-{n}", random.randint(5, 8), random.choice([1.0, 4.0])) for n in range(3)]
+        decision = NetPack().place_batch(cluster, batch)
+        assert faults(cluster, batch, decision) == []
+        return cluster.steady.total_cost()
+
+    anew = [cost(seed) for seed in range(25)]
+    monkeypatch.setattr("offpath.sched.placement.netpack.policy.REFINEMENTS", 0)
+    once = [cost(seed) for seed in range(25)]
+    assert all(new <= old * (1 + 1e-6) for new, old in zip(anew, once, strict=True))
+    assert any(new < old * 0.95 for new, old in zip(anew, once, strict=True))

@@ -266,3 +266,15 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 def _hunt() -> None:
     for seed in range(400):
         drive(seed)
+
+
+def test_a_batch_passes_a_job_over_only_if_it_starts_another() -> None:
+    """What counts is starts of others, not time: batches come each second, jobs last days."""
+    workload = made(spec("one"), spec("two"))
+    deferred = Decision("two.2", None, ("full",))
+    for _ in range(3):
+        assert workload.decide([Decision("one.1", None, ("full",)), deferred]) == []
+    work = workload.get("two")
+    assert (work.batches, work.passed_over) == (3, 0)
+    workload.decide([deferred, Decision("one.1", Placed((Share("a", 2),), "", reasons=("room",)))])
+    assert (work.batches, work.passed_over) == (4, 1)

@@ -29,7 +29,7 @@ class JobRequest:
     """The user's value of the job, above 0."""
     arrival_s: float = 0.0
     passed_over: int = 0
-    """Batches in which the job was not placed."""
+    """Batches in which another job was placed and this one was not."""
 
 
 class Why(StrEnum):

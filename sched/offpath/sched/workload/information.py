@@ -72,7 +72,7 @@ class Information:
         plug-in raises."""
         cluster = self._current(batch.nodes, batch.active, batch.free)
         requests = [
-            self._request(work.spec, work.identity, place, work.batches) for place, work in enumerate(batch.queued)
+            self._request(work.spec, work.identity, place, work.passed_over) for place, work in enumerate(batch.queued)
         ]
         found = self._policy.place_batch(cluster, requests, self._reservation())
         kept = found.reservation
@@ -183,12 +183,12 @@ class Information:
         return Reservation(job, tuple([self._server_of[name] for name in names if name in self._server_of]))
 
     # -- forms ----------------------------------------------------------------------------------------------------
-    def _request(self, spec: Spec, identity: str, place: int, batches: int) -> JobRequest:
+    def _request(self, spec: Spec, identity: str, place: int, passed_over: int) -> JobRequest:
         """``place``: in the queue, which stands for the time of arrival: clocks may be set back."""
         model = self._models.get(spec.model)
         compute_s = model.compute_s if model is not None else 0.0
         return JobRequest(
-            identity, spec.gpus, self._data_gbit(spec), compute_s, spec.value, float(place), passed_over=batches
+            identity, spec.gpus, self._data_gbit(spec), compute_s, spec.value, float(place), passed_over=passed_over
         )
 
     def _data_gbit(self, spec: Spec) -> float:

@@ -87,8 +87,9 @@ class Spec:
 @dataclass(slots=True, eq=False)
 class Work:
     """A job and what became of it. ``identity``: the engine's name for it, never used for another. ``is_held``: it was
-    submitted to the engine, which holds it until it is released. ``batches``: how many batches deferred it.
-    ``reasons``: of the last decision. ``detail``: the engine's text. ``is_cancelled``: somebody wants its end.
+    submitted to the engine, which holds it until it is released. ``batches``: how many batches deferred it,
+    ``passed_over``: and how many of them started another job. ``reasons``: of the last decision. ``detail``: the
+    engine's text. ``is_cancelled``: somebody wants its end.
     ``has_run``: the engine reported it as running. ``refusals``: of the engine, after the last of which it waits until
     the look number ``rests_until``. Times are wall-clock ns; 0: not yet."""
 
@@ -99,6 +100,7 @@ class Work:
     state: WorkState = WorkState.QUEUED
     placed: Placed | None = None
     batches: int = 0
+    passed_over: int = 0
     reasons: tuple[str, ...] = ()
     detail: str = ""
     exit_code: int | None = None

@@ -318,6 +318,7 @@ class Workload:
         """Carry out a policy's decisions. One that no longer fits the cluster, or does not fit the job, is a deferral:
         the policy may have decided about a state of some seconds ago."""
         commands: list[Command] = []
+        deferred: list[Work] = []
         free = {node: list(gpus) for node, gpus in self.free().items()}
         for decision in decisions:
             work = self.works.get(decision.identity)
@@ -325,12 +326,15 @@ class Workload:
                 continue
             fault = "" if decision.placed is None else _fault(work, decision.placed, free)
             if decision.placed is None or fault:
-                work.batches += 1
+                deferred.append(work)
                 work.reasons = (fault,) if fault else decision.reasons
                 continue
             work.placed = _taken(decision.placed, free)
             work.state, work.reasons = WorkState.STARTING, decision.placed.reasons
             commands += [Save(work), Release(work.identity) if work.is_held else Start(work.identity)]
+        for work in deferred:
+            work.batches += 1
+            work.passed_over += bool(commands)
         return commands
 
     # -- ends -----------------------------------------------------------------------------------------------------

@@ -352,6 +352,7 @@ ENTRIES: Final = (
             "a simulated stream has a job that can never be placed",
             "simulate a larger cluster, or other jobs",
         ),
+        ("SearchTooLarge", "the search of the optimal placement is for six servers and four jobs", _BUG),
         (
             "EngineError",
             "a simulation cannot be run; its text gives the reason",

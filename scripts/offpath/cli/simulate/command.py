@@ -13,14 +13,17 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
+from offpath.cli.simulate.sweep import ENGINES
+
 DATA: Final = "../shared/data"
-NAMES: Final = {"conspirator": "conspirator", "mina": "mina"}
+NAMES: Final = {"conspirator": "conspirator", "mina": "mina", "netpack": "netpack"}
 FIGURES: Final = {
     "conspirator": ("2", "8a", "8b", "8c"),
     "mina": ("2", "3", "4", "5", "11", "12", "13", "14", "table1"),
+    "netpack": ("6", "7", "8", "9", "10", "11", "12", "13"),
 }
 """The parts of each paper."""
-TABLES: Final = {"conspirator": ("4",), "mina": ()}
+TABLES: Final = {"conspirator": ("4",), "mina": (), "netpack": ()}
 """MINA's table I is one of its figures above."""
 
 
@@ -53,10 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", metavar="N", choices=sorted({each for some in TABLES.values() for each in some}), action="append",
         help="only this table of the paper (conspirator: 4)",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (mina only; default: 10)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (mina and netpack; default: 10)")
     parser.add_argument(
         "--draws", choices=("own", "llvm"), default="own",
         help="source of random numbers (mina only): Python's generator, or the authors' one in their order",
+    )  # fmt: skip
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="local",
+        help="what runs the pieces (netpack only): two processes, or tasks of a Ray cluster, with the same rows",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -68,13 +75,15 @@ def main(arguments: argparse.Namespace) -> int:
             print(f"{name:16} {_module(module).DESCRIPTION}")
         return 0
     wrong = [each for each in arguments.figure or () if each not in FIGURES[arguments.experiment]]
-    mina = arguments.experiment == "mina"
+    mina, netpack = arguments.experiment == "mina", arguments.experiment == "netpack"
     wrong = [f"--figure {each}" for each in wrong]
     wrong += [f"--table {each}" for each in arguments.table or () if each not in TABLES[arguments.experiment]]
-    if arguments.seeds is not None and (arguments.seeds < 1 or not mina):
+    if arguments.seeds is not None and (arguments.seeds < 1 or not (mina or netpack)):
         wrong.append(f"--seeds {arguments.seeds}")
     if arguments.draws != "own" and not mina:
         wrong.append(f"--draws {arguments.draws}")
+    if arguments.engine != "local" and not netpack:
+        wrong.append(f"--engine {arguments.engine}")
     if wrong:
         print(f"offpath simulate: {arguments.experiment} has no {wrong[0]}", file=sys.stderr)
         return 2

@@ -75,14 +75,16 @@ class BatchPolicy:
         values = [aged(request.value, request.passed_over) for request in waiting]
         taken = chosen(values, [each.gpus for each in waiting], here.free_gpus(), compiled=cluster.steady.is_compiled)
         order = sorted(range(len(waiting)), key=lambda n: (-values[n], waiting[n].arrival_s, n))
+        free, all_free = here.free_gpus(), int(here.cluster.free.sum())
         for n in order:
             request = waiting[n]
             placed = self.place_one(here, request) if taken[n] else None
             if placed is None:
-                found[request.job] = JobDecision(request.job, None, (self._deferral(here, request, taken[n]),))
+                found[request.job] = JobDecision(request.job, None, (_deferral(request, taken[n], free, all_free),))
             else:
                 here.cluster.start(request.job, placed[0], request.data_gbit)
                 found[request.job] = JobDecision(request.job, *placed)
+                free, all_free = free - request.gpus, all_free - request.gpus
         self.finish_batch(here, valid, found)
         answers = iter(found[request.job] for request in valid)
         return BatchDecision(
@@ -102,12 +104,11 @@ class BatchPolicy:
     def finish_batch(self, here: Space, valid: Sequence[JobRequest], found: dict[str, JobDecision]) -> None:
         """After all jobs are placed: adjust decisions."""
 
-    def _deferral(self, here: Space, request: JobRequest, was_selected: bool) -> Reason:
-        free, all_free = here.free_gpus(), int(here.cluster.free.sum())
-        if free < request.gpus <= all_free:
-            return Reason(Why.RESERVED_FOR_OTHERS, f"{all_free} GPUs are free, {all_free - free} of them reserved")
-        if was_selected or free < request.gpus:
-            return Reason(Why.NO_ROOM, f"{request.gpus} GPUs wanted, {free} are free, not all on connected servers")
-        return Reason(
-            Why.NOT_SELECTED, f"other jobs of the batch are worth more; batches waited: {request.passed_over}"
-        )
+
+def _deferral(request: JobRequest, was_selected: bool, free: int, all_free: int) -> Reason:
+    """``free``: GPUs on servers that no other job has reserved; ``all_free``: on all."""
+    if free < request.gpus <= all_free:
+        return Reason(Why.RESERVED_FOR_OTHERS, f"{all_free} GPUs are free, {all_free - free} of them reserved")
+    if was_selected or free < request.gpus:
+        return Reason(Why.NO_ROOM, f"{request.gpus} GPUs wanted, {free} are free, not all on connected servers")
+    return Reason(Why.NOT_SELECTED, f"other jobs of the batch are worth more; batches waited: {request.passed_over}")

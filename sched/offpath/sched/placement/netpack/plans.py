@@ -63,6 +63,7 @@ def plans(
     charge: float = 0.0,
     own: tuple[int, ...] = (0,),
     limit: int = 1,
+    keeps_racks: bool = False,
 ) -> list[Plan]:
     """The ``limit`` best plans of ``wanted`` GPUs on ``servers``, with the best PS on ``ps_servers`` each, the best
     score first.
@@ -70,7 +71,7 @@ def plans(
     One plan per number of flows f and of GPUs g that the dynamic program finds; equal scores stay in its order.
     ``charge``: subtracted from the value of each server, in Gbit/s; 0 is the paper's. ``own``: flows that equation 1
     counts for a PS on a worker's server, a plan for each; the paper counts 0, although such a PS doubles the flows on
-    its link (Table 3).
+    its link (Table 3). ``keeps_racks``: see `released`.
     """
     _, items, table, best_ps, _ = kernels(seen.compiled)
     most = wanted + seen.most_gpus
@@ -93,24 +94,38 @@ def plans(
     return [
         Plan(
             float(score[n]),
-            released(seen, [s for s in chosen[n % len(chosen)].tolist() if s >= 0], wanted),
+            released(seen, [s for s in chosen[n % len(chosen)].tolist() if s >= 0], wanted, keeps_racks),
             int(server[n]),
         )
         for n in best
     ]
 
 
-def released(seen: View, servers: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
+def released(
+    seen: View, servers: list[int], wanted: int, keeps_racks: bool = False
+) -> tuple[tuple[int, int], ...]:  # fmt: skip
     """Workers on all free GPUs of ``servers``, less those beyond ``wanted``, which the least loaded server gives back.
 
     Least loaded: the most bandwidth left, then the fewest flows, then the first. If it has fewer, the next follows.
+    ``keeps_racks``: of equally loaded servers the one whose rack has the most free GPUs outside the plan is first:
+    what it gives back then serves a job within that rack, not one that would have to span two.
     """
     counts = {server: int(seen.free[server]) for server in servers}
     extra = sum(counts.values()) - wanted
     if extra == 0:
         return tuple(sorted(counts.items()))
-    order = sorted(servers, key=lambda s: (-round(float(seen.left_gbps[s]), 6), round(float(seen.flows[s])), s))
-    for server in order:
+    beside = [0] * len(seen.uplinks_gbps)
+    if keeps_racks:
+        free = np.bincount(seen.rack_of, weights=seen.free, minlength=len(beside))
+        beside = [int(gpus) for gpus in free]
+        for server in servers:
+            beside[int(seen.rack_of[server])] -= counts[server]
+
+    def load(server: int) -> tuple[float, float, int, int]:
+        bandwidth, flows = round(float(seen.left_gbps[server]), 6), round(float(seen.flows[server]))
+        return -bandwidth, flows, -beside[int(seen.rack_of[server])], server
+
+    for server in sorted(servers, key=load):
         back = min(extra, counts[server])
         counts[server] -= back
         extra -= back

@@ -7,7 +7,9 @@ enough GPUs in one region.
 The bound: nothing is started on reserved servers, so they are free at the latest when the longest of their jobs ends.
 At the next batch the job has room, and it is placed before all others. One reservation exists at a time, in the order
 of arrival. So a job waits for the patience, and then for one longest run and one batch period for each job before it
-and for itself.
+and for itself. A batch passes a job over if it starts another one: patience counts in the cluster's own pace, whether
+jobs last seconds or days. Between two such batches at most one longest run and one period pass, because then the
+cluster is idle, and the job has room.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ from numpy.typing import NDArray
 from offpath.sched.placement.gpu_cluster import GpuCluster
 
 
-def waiting_bound_s(patience: int, ahead: int, longest_s: float, period_s: float) -> float:
+def waiting_bound_s(
+    patience: int, ahead: int, longest_s: float, period_s: float, passing_s: float | None = None
+) -> float:
     """The longest time from a valid job's arrival to its start, if no server is lost.
 
     ``ahead``: jobs with a reservation or an earlier arrival that still wait when it has been passed over ``patience``
-    times; ``longest_s``: the longest run time of any job; ``period_s``: between two batches.
+    times; ``longest_s``: the longest run time of any job; ``period_s``: between two batches; ``passing_s``: the longest
+    time between two batches that start other jobs: ``period_s`` if each does; None: what it is at most.
     """
-    return (patience + 1) * period_s + (ahead + 1) * (longest_s + period_s)
+    rest_s = longest_s + period_s
+    return (patience + 1) * (rest_s if passing_s is None else passing_s) + (ahead + 1) * rest_s
 
 
 def servers_for(cluster: GpuCluster, gpus: int, kept: tuple[int, ...] = ()) -> tuple[int, ...]:
