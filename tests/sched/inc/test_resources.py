@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from offpath.sched.inc.errors import PlacementInvalid, Unhostable
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.request import CompReq, Servers
-from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec, check_hostable
+from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
+from offpath.sched.inc.scarcity import check_hostable, scarcity
 from offpath.sched.inc.templates import Connectivity
 from offpath.sched.inc.transform import transform
 from offpath.sched.inc.units import SWITCH_CAPACITY, plus
@@ -173,6 +174,19 @@ def test_what_no_node_could_ever_run_is_refused(
     else:
         with pytest.raises(Unhostable, match="composite c"):
             check_hostable(cluster(fat_tree(4)), poly)
+
+
+def test_what_is_scarce_is_named() -> None:
+    resources = cluster(leaf_spine(2, 1, 1))
+    group = inc_group(demand=(0, 4, 20_000), tasks=9)
+    assert scarcity(resources, inc_group(service="x", demand=(0, 49, 0))) == "no switch can run x"
+    for node, other in ((2, inc_group("a")), (3, group)):
+        resources.start(other, node)
+    resources.lose(4)
+    assert scarcity(resources, group) == "switches: 1 lack sram_kib, 1 lost, 1 run a task of the group already"
+    assert scarcity(resources, server_group(demand=(32_000, 1))) == "no server can run it"
+    resources.start(server_group(), 0)
+    assert scarcity(resources, server_group(demand=(32_000, 1))) == "servers: 1 lack cpu_milli"
 
 
 @pytest.mark.parametrize("bug", ["shared is never released", "shared counts each", "the limit of services is off"])

@@ -9,12 +9,12 @@ state before its start exactly, in any order of starts and stops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from offpath.sched.inc.errors import PlacementInvalid, Unhostable
-from offpath.sched.inc.poly import GroupId, PolyReq, TaskGroup
+from offpath.sched.inc.errors import PlacementInvalid
+from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.templates import Connectivity
 from offpath.sched.inc.units import MOST_SERVICES, SWITCH_CAPACITY, Vector, fits_in, plus
 from offpath.sched.topology.graph import Topology
@@ -158,6 +158,12 @@ class Resources:
         """The services that run on a switch."""
         return frozenset(self._on_switch[node - self.topology.hosts].services)
 
+    def sharing(self, node: int) -> frozenset[tuple[str, Vector]]:
+        """The services on a switch with the shared demands that are covered there: one more task that states one of
+        these needs only its own demand."""
+        services = self._on_switch[node - self.topology.hosts].services
+        return frozenset((name, shared) for name, each in services.items() for shared in each.shared)
+
     def slots(self, node: int) -> int:
         """Services that may still be added to a switch; 0 if it is lost."""
         at = node - self.topology.hosts
@@ -253,38 +259,3 @@ def is_level_right(connectivity: Connectivity, level: int) -> bool:
     if connectivity in (Connectivity.TOR, Connectivity.LEAF):
         return level == 1
     return level > 1 if connectivity is Connectivity.SPINE else True
-
-
-def check_hostable(resources: Resources, request: PolyReq) -> None:
-    """Raises: Unhostable: in every flavor some group has more tasks than idle nodes could run. Nobody else waits for
-    such a request."""
-    nodes = range(resources.topology.nodes)
-    best: dict[str, tuple[bool, str]] = {}
-    for composite, implementation in request.choices(request.active):
-        faults = [
-            f"{each.id[1]} needs {each.tasks} places"
-            for each in request.implementation(composite, implementation)
-            if not _has_room(resources, each, nodes)
-        ]
-        if not faults:
-            best[composite] = (True, "")
-        else:
-            best.setdefault(composite, (False, faults[0]))
-    for composite, (is_possible, why) in best.items():
-        if not is_possible:
-            raise Unhostable(f"composite {composite}: no implementation fits the cluster, even idle: {why}")
-
-
-def _has_room(resources: Resources, group: TaskGroup, nodes: Iterable[int]) -> bool:
-    """Alone on the idle cluster."""
-    places = 0
-    for node in nodes:
-        if resources.could_host(group, node):
-            places += 1 if group.is_inc else _times(group.demand, resources.capacity(node), group.tasks)
-        if places >= group.tasks:
-            return True
-    return False
-
-
-def _times(demand: Vector, capacity: Vector, most: int) -> int:
-    return min((have // need for need, have in zip(demand, capacity, strict=True) if need), default=most)

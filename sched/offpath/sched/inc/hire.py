@@ -1,0 +1,225 @@
+"""The policy `hire`: events in, decisions out, by rounds over the flow network (HIRE §5.3). No clock, no randomness.
+
+A round takes back flavors that did not get their places in time, builds and solves the network, chooses flavors and
+starts tasks: in each round at most one task per node and at most one flavor per job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from offpath.sched.inc import cost
+from offpath.sched.inc.cost import EdgeCost
+from offpath.sched.inc.decisions import (
+    Decision,
+    FlavorChosen,
+    Placed,
+    Postponed,
+    Preempted,
+    Reason,
+    Stopped,
+    Why,
+)
+from offpath.sched.inc.errors import PlacementInvalid
+from offpath.sched.inc.flow import solve
+from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Round
+from offpath.sched.inc.pending import PendingJob
+from offpath.sched.inc.poly import GroupId, PolyReq, TaskGroup
+from offpath.sched.inc.readings import HIRE, Reading
+from offpath.sched.inc.resources import Resources
+from offpath.sched.inc.scarcity import check_hostable, scarcity
+from offpath.sched.inc.transform import Earlier
+
+_CANCELLED = Reason(Why.CANCELLED, "the request was cancelled")
+
+
+@dataclass(slots=True)
+class Hire:
+    """A cluster and its jobs. ``resources`` belongs to the policy: change it only through the events below.
+
+    ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back.
+    """
+
+    resources: Resources
+    reading: Reading = HIRE
+    limits: Limits = field(default_factory=Limits)
+    preempt_ms: int = cost.UPPER_MS
+    jobs: dict[str, PendingJob] = field(default_factory=dict)
+    network: FlowNetwork = field(init=False)
+    _numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self.network = FlowNetwork(self.resources, self.reading, self.limits)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+    def submit(self, request: PolyReq, now_ms: int) -> None:
+        """Raises: Unhostable. PlacementInvalid: a job of that name is there."""
+        if request.job in self.jobs:
+            raise PlacementInvalid(f"job {request.job} is there")
+        check_hostable(self.resources, request)
+        self.jobs[request.job] = PendingJob(request, self._numbers, now_ms)
+        self._numbers += 1
+
+    def ended(self, group_id: GroupId, node: int) -> None:
+        """A task ended by itself. A job whose tasks have all ended is gone. Raises: PlacementInvalid: none ran."""
+        job, group = self._known(group_id)
+        self._stop(group, node)
+        job.ended[group_id] = job.ended.get(group_id, 0) + 1
+        if job.is_done:
+            self._forget(job)
+
+    def cancel(self, name: str) -> list[Decision]:
+        """The job and its tasks end. Raises: PlacementInvalid: no such job."""
+        job = self.jobs.get(name)
+        if job is None:
+            raise PlacementInvalid(f"no job {name}")
+        decisions: list[Decision] = list(self._stop_all(job.request.groups, _CANCELLED))
+        self._forget(job)
+        return decisions
+
+    def lose(self, node: int, now_ms: int) -> list[Decision]:
+        """The node is gone; its tasks end and wait again. Their flavors have `preempt_ms` from now to find others."""
+        self.resources.lose(node)
+        self.network.changed(node)
+        reason = Reason(Why.NODE_LOST, f"{self._name(node)} was lost")
+        decisions: list[Decision] = []
+        for group_id, tasks in sorted(self.resources.running(node).items()):
+            job, group = self._known(group_id)
+            for _ in range(tasks):
+                self._stop(group, node)
+            job.started[group_id] -= tasks
+            if group.composite in job.decided:
+                job.decided[group.composite] = replace(job.decided[group.composite], since_ms=now_ms)
+            decisions.append(Stopped(group_id, node, tasks, reason))
+        return decisions
+
+    def restore(self, node: int) -> None:
+        """The node takes tasks again."""
+        self.resources.restore(node)
+        self.network.changed(node)
+
+    def earlier(self) -> Mapping[str, Earlier]:
+        """What later requests may be tied to."""
+        return {name: Earlier(each.request, each.active) for name, each in self.jobs.items()}
+
+    # -- a round ---------------------------------------------------------------------------------------------------
+    def round(self, now_ms: int) -> list[Decision]:
+        """Decide on all that waits. Raises: SolverMissing."""
+        jobs = list(self.jobs.values())
+        for job in jobs:
+            job.forgive(now_ms - self.preempt_ms)
+        decisions: list[Decision] = [each for job in jobs for each in self._preempt(job, now_ms)]
+        built = self.network.round(jobs, now_ms)
+        flow = solve(built.problem)
+        picked = self.network.picked(built, flow)
+        for each in picked:
+            if each.of.flavor is not None:
+                each.of.job.choose(each.of.group, now_ms)
+                text = f"{each.of.group.implementation} on {self._name(each.node)}"
+                reason = self._reason(built, each, text)
+                decisions.append(FlavorChosen(each.of.job.request.job, each.of.group.composite,
+                                              each.of.group.implementation, reason))  # fmt: skip
+        for each in picked:  # the flavors first: whoever reads in order knows why a group starts
+            decisions.append(self._place(built, each))
+        return decisions + list(self._postponed(built))
+
+    def _place(self, built: Round, picked: Picked) -> Placed:
+        job, group, node = picked.of.job, picked.of.group, picked.node
+        reason = self._reason(built, picked, f"{group.id[1]} on {self._name(node)}")
+        self.resources.start(group, node)
+        self.network.changed(node, group, 1)
+        job.started[group.id] = job.started.get(group.id, 0) + 1
+        return Placed(group.id, node, 1, reason)
+
+    def _reason(self, built: Round, picked: Picked, text: str) -> Reason:
+        """Against the next place of the same group; if a flavor was chosen, against the job's next flavor too."""
+        mine = [picked.shortcut.cost, self.network.sink_cost(picked.node)]
+        others: list[list[EdgeCost]] = [
+            [each.cost, self.network.sink_cost(each.node)]
+            for each in picked.of.shortcuts
+            if not each.is_subtree and each.node != picked.node
+        ]
+        if picked.of.flavor is not None:
+            mine.append(picked.of.flavor)
+            others = [
+                [of.shortcuts[0].cost, self.network.sink_cost(of.shortcuts[0].node), of.flavor]
+                for of in built.groups.values()
+                if of.job is picked.of.job and of.flavor is not None and of.shortcuts
+                and (of.group.composite, of.group.implementation)
+                != (picked.of.group.composite, picked.of.group.implementation)
+            ]  # fmt: skip
+        if not others:
+            return Reason(Why.ONLY, f"{text}: nothing else fits")
+        next_best = min(others, key=_total)
+        terms = cost.decisive(mine, next_best)
+        if _total(mine) >= _total(next_best) or not terms:
+            return Reason(Why.NO_CHEAPER, f"{text}: as cheap as any that was left", terms)
+        return Reason(Why.CHEAPEST, f"{text}: {', '.join(name for name, _ in terms)}", terms)
+
+    def _postponed(self, built: Round) -> Iterator[Postponed]:
+        """What still waits in the network, and what waits for the network."""
+        for of in built.groups.values():
+            is_open = of.group in of.job.materialized() or of.group in of.job.undecided()
+            tasks = of.job.waiting(of.group)
+            if is_open and tasks:
+                yield Postponed(of.group.id, tasks, self._why_waiting(of.group, bool(of.shortcuts)))
+        in_network = {of.group.id for of in built.groups.values()}
+        for job in built.selectors.values():
+            for group in job.undecided():
+                if group.id not in in_network:  # its flavor was not offered
+                    yield Postponed(group.id, job.waiting(group), self._why_waiting(group, False))
+        for job in built.left_out:
+            reason = Reason(Why.BACKLOG, f"{self.limits.groups} task groups are in the network before it")
+            for group in (*job.materialized(), *job.undecided()):
+                yield Postponed(group.id, job.waiting(group), reason)
+
+    def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
+        if has_edges:
+            return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
+        return Reason(Why.NO_ROOM, scarcity(self.resources, group))
+
+    # -- taking back -----------------------------------------------------------------------------------------------
+    def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:
+        for composite, decided in list(job.decided.items()):
+            groups = job.request.implementation(composite, decided.implementation)
+            is_waiting = any(job.waiting(each) for each in groups)
+            has_other = any(each.composite == composite and each.implementation != decided.implementation
+                            for each in job.request.groups)  # fmt: skip
+            if not (is_waiting and has_other and now_ms - decided.since_ms > self.preempt_ms):
+                continue
+            reason = Reason(Why.TIMED_OUT, f"not all tasks had a place within {self.preempt_ms} ms")
+            yield from self._stop_all(groups, reason)
+            for each in job.take_back(composite, now_ms):
+                job.started.pop(each.id, None)
+                job.ended.pop(each.id, None)
+            yield Preempted(job.request.job, composite, decided.implementation, reason)
+
+    def _stop_all(self, groups: Sequence[TaskGroup], reason: Reason) -> Iterator[Stopped]:
+        for group in groups:
+            for node, tasks in sorted(self.resources.nodes_of(group.id).items()):
+                for _ in range(tasks):
+                    self._stop(group, node)
+                yield Stopped(group.id, node, tasks, reason)
+
+    def _stop(self, group: TaskGroup, node: int) -> None:
+        self.resources.stop(group, node)
+        self.network.changed(node, group, -1)
+
+    def _forget(self, job: PendingJob) -> None:
+        del self.jobs[job.request.job]
+        self.network.forget(job, list(self.jobs.values()))
+
+    def _known(self, group_id: GroupId) -> tuple[PendingJob, TaskGroup]:
+        job = self.jobs.get(group_id[0])
+        group = job.request.by_id.get(group_id) if job is not None else None
+        if job is None or group is None:
+            raise PlacementInvalid(f"no task group {group_id}")
+        return job, group
+
+    def _name(self, node: int) -> str:
+        return self.resources.topology.names[node]
+
+
+def _total(path: Sequence[EdgeCost]) -> int:
+    return sum(each.total for each in path)
