@@ -1,0 +1,329 @@
+"""The policy as a function of events: capacity, one flavor, no leaks, determinism; and what it decides by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.sched.inc.decisions import (
+    Decision,
+    FlavorChosen,
+    Placed,
+    Postponed,
+    Preempted,
+    Stopped,
+    Why,
+)
+from offpath.sched.inc.errors import PlacementInvalid, Unhostable
+from offpath.sched.inc.flavors import Status
+from offpath.sched.inc.hire import Hire
+from offpath.sched.inc.network import Limits
+from offpath.sched.inc.pending import PendingJob
+from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, READINGS, Reading
+from offpath.sched.inc.request import Composite, CompReq, Connection, Servers, Tie
+from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
+from offpath.sched.inc.transform import transform
+from offpath.sched.topology.fattree import fat_tree, leaf_spine
+
+from .requests import STORE, web_application
+from .worlds import ALL, cluster, random_request
+
+ROUND_MS = 400
+
+
+def of_kind(decisions: list[Decision], kind: type) -> list[Any]:
+    return [each for each in decisions if isinstance(each, kind)]
+
+
+class World:
+    """A policy, and beside it a book of what its decisions add up to."""
+
+    def __init__(self, seed: int, reading: Reading = HIRE, resources: Resources | None = None) -> None:
+        self.hire = Hire(resources or cluster(leaf_spine(3, 2, 2), seed=seed), reading, Limits(groups=24, flavors=3))
+        self.idle = self.hire.resources.state()
+        self.running: Counter[tuple[tuple[str, str], int]] = Counter()
+        self.chosen: dict[tuple[str, str], str] = {}
+        self.now = 0
+        self.log: list[Decision] = []
+
+    def submit(self, request: CompReq) -> None:
+        self.hire.submit(transform(request, STORE, self.hire.earlier()), self.now)
+
+    def take(self, decisions: list[Decision]) -> list[Decision]:
+        """Add up, and check each decision against the book."""
+        for each in decisions:
+            if isinstance(each, FlavorChosen):
+                assert (each.job, each.composite) not in self.chosen, "a flavor is chosen once"
+                self.chosen[each.job, each.composite] = each.implementation
+            elif isinstance(each, Preempted):
+                assert self.chosen.pop((each.job, each.composite)) == each.implementation
+            elif isinstance(each, Placed):
+                self.running[each.group, each.node] += each.tasks
+            elif isinstance(each, Stopped):
+                self.running[each.group, each.node] -= each.tasks
+                assert self.running[each.group, each.node] >= 0
+        self.running = +self.running
+        self.log += decisions
+        self.check()
+        return decisions
+
+    def round(self) -> list[Decision]:
+        self.now += ROUND_MS
+        decisions = self.take(self.hire.round(self.now))
+        placed = Counter(each.node for each in of_kind(decisions, Placed))
+        assert max(placed.values(), default=0) <= 1
+        assert max(Counter(each.job for each in of_kind(decisions, FlavorChosen)).values(), default=0) <= 1
+        self.check_reported(decisions)
+        return decisions
+
+    def check(self) -> None:
+        resources = self.hire.resources
+        for node in range(resources.topology.nodes):
+            assert resources.running(node) == Counter(
+                {group: count for (group, at), count in self.running.items() if at == node}
+            )
+            assert all(0 <= a <= b for a, b in zip(resources.used(node), resources.capacity(node), strict=True))
+        for (name, group_id), node in self.running:
+            job = self.hire.jobs[name]
+            group = job.request.by_id[name, group_id]
+            assert group.is_inc == (node >= resources.topology.hosts), "a server task on a switch, or the reverse"
+            assert job.request.statuses(job.active)[group.id] is Status.SELECTED, "exactly one flavor"
+            assert sum(resources.nodes_of(group.id).values()) == job.started[group.id] - job.ended.get(group.id, 0)
+
+    def check_reported(self, decisions: list[Decision]) -> None:
+        """Everything that waits is reported as postponed, with a reason, once."""
+        postponed = Counter({each.group: each.tasks for each in of_kind(decisions, Postponed)})
+        waits = Counter[tuple[str, str]]()
+        for job in self.hire.jobs.values():
+            for group in (*job.materialized(), *job.undecided()):
+                waits[group.id] = job.waiting(group)
+        assert postponed == waits
+        assert len(of_kind(decisions, Postponed)) == len(postponed)
+        assert all(each.reason.text for each in decisions)
+
+
+def drive(seed: int, steps: int = 14) -> World:
+    draw = Random(seed)
+    world = World(seed, draw.choice(list(READINGS.values())))
+    hire, nodes = world.hire, world.hire.resources.topology.nodes
+    for step in range(steps):
+        kind = draw.random()
+        if kind < 0.5:
+            try:
+                world.submit(random_request(draw, f"j{step}"))
+            except Unhostable:
+                assert f"j{step}" not in hire.jobs
+        elif kind < 0.6 and hire.jobs:
+            world.take(hire.cancel(draw.choice(sorted(hire.jobs))))
+        elif kind < 0.8:
+            node = draw.randrange(nodes)
+            if hire.resources.is_lost(node):
+                hire.restore(node)
+            else:
+                world.take(hire.lose(node, world.now))
+        elif world.running:
+            group, node = draw.choice(sorted(world.running))
+            world.running[group, node] -= 1
+            world.running = +world.running
+            hire.ended(group, node)
+        world.round()
+    return world
+
+
+@given(st.integers(0, 10**9))
+def test_whatever_happens_capacity_flavors_and_the_book_hold_and_nothing_leaks(seed: int) -> None:
+    world = drive(seed)
+    for job in sorted(world.hire.jobs):
+        world.take(world.hire.cancel(job))
+    for node in range(world.hire.resources.topology.nodes):
+        world.hire.restore(node)
+    assert world.hire.resources.state() == world.idle
+    assert world.hire.network.locality.state() == ((), ())
+    assert not world.running
+
+
+def test_decisions_are_deterministic() -> None:
+    assert [drive(seed).log for seed in range(4)] == [drive(seed).log for seed in range(4)]
+
+
+# -- by hand -------------------------------------------------------------------------------------------------------
+def rounds(world: World, count: int) -> list[Decision]:
+    return [each for _ in range(count) for each in world.round()]
+
+
+def test_the_papers_application_runs_on_switches_on_an_idle_cluster() -> None:
+    world = World(0, resources=cluster())
+    world.submit(web_application())
+    rounds(world, 12)
+    job = world.hire.jobs["web"]
+    assert world.chosen.keys() == {("web", "c2"), ("web", "c3"), ("web", "c5")}
+    assert "server" not in world.chosen.values()
+    assert job.materialized() == [] == job.undecided()
+    assert sum(world.running.values()) == sum(
+        each.tasks for each in job.request.groups if job.request.statuses(job.active)[each.id] is Status.SELECTED
+    )
+
+
+@pytest.mark.parametrize(("reading", "most"), [(HIRE, 3), (HIRE_PAPER, 20), (HIRE_CODE, 20)])
+def test_a_flavor_is_decided_in_time_by_each_reading(reading: Reading, most: int) -> None:
+    """The corrected reading does not wait for Φ_pref to choose switches that are free."""
+    world = World(0, reading, cluster())
+    world.submit(CompReq("j", (Composite("c", "coordinator", Servers(4, 1_000, 1_024)),)))
+    needed = next(n for n in range(1, 40) if world.round() and world.chosen)
+    assert needed <= most
+
+
+def without_switches() -> Resources:
+    topology = fat_tree(4)
+    return Resources(topology, [ServerSpec((32_000, 65_536))] * 16, [SwitchSpec(frozenset())] * topology.switches)
+
+
+def test_without_capable_switches_the_fallback_runs_on_servers() -> None:
+    world = World(0, resources=without_switches())
+    world.submit(CompReq("j", (Composite("c", "cache", Servers(4, 1_000, 1_024)),)))
+    first = world.round()
+    assert {each.reason.text for each in of_kind(first, Postponed) if each.group[1] == "c.netcache"} == {
+        "no switch can run netcache"
+    }
+    rounds(world, 9)
+    assert world.chosen == {("j", "c"): "server"}
+    assert sum(world.running.values()) == 4
+
+
+def test_a_lost_switchs_task_moves_to_another_and_at_last_to_servers() -> None:
+    world = World(0, resources=cluster(leaf_spine(2, 2, 2)))
+    request = CompReq("j", (Composite("c", "coordinator", Servers(4, 1_000, 1_024)),))
+    world.submit(request)
+    rounds(world, 4)
+    assert world.chosen == {("j", "c"): "netchain"}
+    on = {node for _, node in world.running}
+    assert len(on) == 3
+    lost = world.take(world.hire.lose(min(on), world.now))
+    assert [(each.node, each.reason.why) for each in of_kind(lost, Stopped)] == [(min(on), Why.NODE_LOST)]
+    rounds(world, 2)
+    assert len({node for _, node in world.running}) == 3, "the fourth switch"
+    for node in (4, 5, 6):
+        if not world.hire.resources.is_lost(node):
+            world.take(world.hire.lose(node, world.now))
+    seen = rounds(world, 14)
+    assert [(each.implementation, each.reason.why) for each in of_kind(seen, Preempted)] == [
+        ("netchain", Why.TIMED_OUT)
+    ]
+    assert world.chosen == {("j", "c"): "server"}
+    assert {node < 4 for _, node in world.running} == {True}
+
+
+def test_when_sram_runs_out_the_reason_says_so() -> None:
+    world = World(0, resources=cluster(leaf_spine(2, 2, 1)))
+    for name in ("first", "second"):
+        world.submit(CompReq(name, (Composite("c", "coordinator", Servers(2, 100, 100), among=("netchain",)),)))
+        rounds(world, 4)
+    last = world.round()[-1]
+    assert isinstance(last, Postponed)
+    assert last.reason.text == "switches: 3 lack sram_kib"
+
+
+def test_a_chosen_place_names_the_terms_that_decided() -> None:
+    """Server 0 of two is half full in one dimension: utilization and balance decide for server 1."""
+    topology = leaf_spine(1, 2, 1)
+    world = World(0, resources=Resources(topology, [ServerSpec((8_000, 8_000))] * 2, [SwitchSpec(ALL)] * 2))
+    one = Composite("c", "server", Servers(1, 4_000, 0))
+    world.submit(CompReq("a", (one,)))
+    (first,) = of_kind(world.round(), Placed)
+    world.submit(CompReq("b", (one,)))
+    (second,) = of_kind(world.round(), Placed)
+    assert {first.node, second.node} == {0, 1}
+    assert second.reason.why is Why.CHEAPEST
+    assert {name for name, _ in second.reason.terms} >= {"utilization", "balance"}
+
+
+def test_later_tasks_of_a_job_go_near_its_first_ones() -> None:
+    """Two connected composites of one task each, on an idle fat-tree: locality decides for the same rack."""
+    world = World(0, resources=cluster(fat_tree(4)))
+    parts = (Composite("a", "server", Servers(1, 1_000, 1_024)), Composite("b", "server", Servers(1, 1_000, 1_024)))
+    world.submit(CompReq("first", parts[:1]))
+    (first,) = of_kind(world.round(), Placed)
+    request = CompReq("later", parts[1:], ties=(Tie("b", "first", "a"),))
+    world.submit(request)
+    (second,) = of_kind(world.round(), Placed)
+    assert first.node // 2 == second.node // 2, "two servers per ToR"
+    assert "locality" in dict(second.reason.terms) or second.reason.why is Why.NO_CHEAPER
+
+
+def test_a_tied_flavor_follows_the_earlier_requests() -> None:
+    world = World(0, resources=cluster())
+    world.submit(CompReq("first", (Composite("a", "coordinator", Servers(2, 100, 100)),)))
+    rounds(world, 4)
+    world.submit(CompReq("later", (Composite("b", "coordinator", Servers(2, 100, 100)),),
+                         ties=(Tie("b", "first", "a", True),)))  # fmt: skip
+    seen = rounds(world, 4)
+    assert of_kind(seen, FlavorChosen) == []
+    assert Counter(name for (_, name), _ in world.running) == {"a.netchain": 3, "b.netchain": 3}
+
+
+def test_an_unhostable_request_is_refused_and_delays_nobody() -> None:
+    world, other = World(0, resources=cluster()), World(0, resources=cluster())
+    for each in (world, other):
+        each.submit(web_application("a"))
+    with pytest.raises(Unhostable, match="even idle"):
+        world.submit(CompReq("huge", (Composite("c", "server", Servers(1, 10**6, 1)),)))
+    assert rounds(world, 4) == rounds(other, 4)
+
+
+def test_unknown_events_change_nothing() -> None:
+    world = World(0, resources=cluster())
+    world.submit(web_application())
+    before = world.hire.resources.state()
+    for wrong in (
+        lambda: world.submit(web_application()), lambda: world.hire.cancel("other"),
+        lambda: world.hire.ended(("web", "c1.server"), 0), lambda: world.hire.ended(("no", "no"), 0),
+    ):  # fmt: skip
+        with pytest.raises(PlacementInvalid):
+            wrong()
+    assert world.hire.resources.state() == before
+
+
+def test_a_job_whose_tasks_have_all_ended_is_gone() -> None:
+    world = World(0, resources=cluster())
+    parts = (Composite("a", "server", Servers(2, 1, 1)), Composite("b", "server", Servers(1, 1, 1)))
+    world.submit(CompReq("j", parts, (Connection("a", "b"),)))
+    rounds(world, 2)
+    for group, node in sorted(world.running.elements()):
+        assert "j" in world.hire.jobs
+        world.hire.ended(group, node)
+    assert world.hire.jobs == {}
+    assert world.hire.resources.state() == world.idle
+
+
+# -- planted bugs --------------------------------------------------------------------------------------------------
+def keeps_tasks(stop_all: Any) -> Any:
+    return lambda self, groups, reason: iter(())
+
+
+BUGS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
+    "a preempted flavor keeps its tasks": (Hire, "_stop_all", keeps_tasks),
+    "the room of a node is not asked": (Resources, "fits", lambda _: Resources.could_host),
+    "two flavors can be chosen": (PendingJob, "choose", lambda _: lambda self, group, now: None),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, name, change = BUGS[bug]
+    monkeypatch.setattr(of, name, change(getattr(of, name)))
+    with pytest.raises((AssertionError, PlacementInvalid, KeyError)):
+        check_seeds(40)
+
+
+def check_seeds(count: int) -> None:
+    for seed in range(count):
+        world = drive(seed)
+        for job in sorted(world.hire.jobs):
+            world.take(world.hire.cancel(job))
+        assert not world.running
