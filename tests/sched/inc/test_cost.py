@@ -120,7 +120,7 @@ def test_phi_loc_is_weighted_by_tasks(parts: list[tuple[int, int]], expected: in
 
 def test_shortcut() -> None:
     """(40 + 10 + 25 + 75 + 50)/5."""
-    assert cost.shortcut((40, 10), 25, 75, 50).total == 40
+    assert cost.shortcut((40, 10), 25, 75, 50).total == 40 == cost.shortcut_total((40, 10), 25, 75, 50)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,11 @@ def shortcut(fitted: tuple[int, int], loc: int, interference: int, priority: int
     ))  # fmt: skip
 
 
+def shortcut_total(fitted: tuple[int, int], loc: int, interference: int, priority: int) -> int:
+    """`shortcut`'s total, for the many places that are only compared."""
+    return (fitted[0] + fitted[1] + loc + interference + priority) // 5
+
+
 def new(is_active: bool, active: int, most: int) -> int:
     """Φ_new: 0 if the service runs there already, else 1 / (δ + 1), δ the share of active services."""
     return 0 if is_active else ONE * most // (active + most) if most else ONE

@@ -7,9 +7,10 @@ only if its class or the locality of its job changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import nsmallest
+from itertools import chain, islice
 from typing import Final
 
 from offpath.sched.inc import cost
@@ -39,14 +40,22 @@ class Shortcut:
     cost: EdgeCost
 
 
+_Ranking = list[tuple[int, list[int]]]
+"""Costs, rising, each with its nodes, sorted."""
+_Near = tuple[GroupId, int, bool, Mapping[int, int], int]
+"""A running group: its running tasks, whether it is the one that asks, its gains and their greatest (0: on servers)."""
+
+
 @dataclass(slots=True)
 class _Class:
-    """``places`` and ``subtrees``: by node, where a task fits now. ``version`` rises with each change."""
+    """``places`` and ``subtrees``: by node, where a task fits now. ``version`` rises with each change. ``rankings``:
+    by kind of node and priority, of which version."""
 
     example: TaskGroup
     places: dict[int, _Terms] = field(default_factory=dict)
     subtrees: dict[int, _Terms] = field(default_factory=dict)
     version: int = 0
+    rankings: dict[tuple[bool, int], tuple[int, _Ranking]] = field(default_factory=dict)
 
 
 class Shortcuts:
@@ -154,20 +163,47 @@ class Shortcuts:
             return known[1]
         self.computed += 1
         near = self._near(related)
-        nodes = self._resources.topology.nodes
         places, subtrees = self._taken(group)
         found: list[Shortcut] = []
-        for is_subtree, candidates, taken in ((False, kind.places, places), (True, kind.subtrees, subtrees)):
-            ranked = []
-            for node, (fitted, interference) in candidates.items():
-                if node not in taken:
-                    edge = cost.shortcut(fitted, self._loc(group.id, near, node), interference, priority)
-                    ranked.append((edge.total + self._sink(node, is_subtree), (node - offset) % nodes, node, edge))
-            cheapest = nsmallest(self._most, ranked, key=lambda each: each[:2])
-            found += [Shortcut(node, is_subtree, edge) for _, _, node, edge in cheapest]
+        for is_subtree, taken in ((False, places), (True, subtrees)):
+            terms = kind.subtrees if is_subtree else kind.places
+            for node in self._cheapest(self._ranked(kind, is_subtree, priority, near), taken, offset):
+                fitted, interference = terms[node]
+                edge = cost.shortcut(fitted, self._loc(near, node), interference, priority)
+                found.append(Shortcut(node, is_subtree, edge))
         chosen = tuple(found)
         self._chosen[group.id] = now, chosen
         return chosen
+
+    def _ranked(self, kind: _Class, is_subtree: bool, priority: int, near: Sequence[_Near]) -> _Ranking:
+        """Nodes by cost, to a place with its cost M → K. Without locality it is one ranking for the whole class."""
+        key = is_subtree, priority
+        known = kind.rankings.get(key)
+        if not near and known is not None and known[0] == kind.version:
+            return known[1]
+        by_cost: dict[int, list[int]] = {}
+        terms = kind.subtrees if is_subtree else kind.places
+        for node in sorted(terms):
+            fitted, interference = terms[node]
+            loc = self._loc(near, node) if near else cost.ONE
+            total = cost.shortcut_total(fitted, loc, interference, priority) + self._sink(node, is_subtree)
+            by_cost.setdefault(total, []).append(node)
+        ranking = sorted(by_cost.items())
+        if not near:
+            kind.rankings[key] = kind.version, ranking
+        return ranking
+
+    def _cheapest(self, ranking: _Ranking, taken: Container[int], offset: int) -> Iterator[int]:
+        """The first of the ranking; of equally cheap ones the next from ``offset`` on."""
+        start, left = offset % max(1, self._resources.topology.nodes), self._most
+        for _, nodes in ranking:
+            at = bisect_left(nodes, start)
+            for node in chain(islice(nodes, at, None), islice(nodes, at)):
+                if node not in taken:
+                    yield node
+                    left -= 1
+                    if not left:
+                        return
 
     def has_room(self, group: TaskGroup, tasks: int) -> bool:
         """True if that many more tasks could start now, were there no other group."""
@@ -186,24 +222,27 @@ class Shortcuts:
         sink = self._sinks[node]
         return 0 if is_subtree or sink is None else sink.total
 
-    def _near(self, related: Sequence[GroupId]) -> list[tuple[GroupId, int]]:
-        """Of these groups those that run, with their running tasks."""
-        counts = [(each, self._resources.nodes_of(each).total()) for each in related]
-        return [each for each in counts if each[1]]
+    def _near(self, related: Sequence[GroupId]) -> list[_Near]:
+        """Of these groups, of which the first is the one that asks, those that run."""
+        found = []
+        for at, group in enumerate(related):
+            if tasks := self._resources.nodes_of(group).total():
+                gains = self._locality.gains(group)
+                found.append((group, tasks, at == 0, gains, max(gains.values(), default=0)))
+        return found
 
-    def _loc(self, own: GroupId, near: Sequence[tuple[GroupId, int]], node: int) -> int:
+    def _loc(self, near: Sequence[_Near], node: int) -> int:
         """Φ_loc. A switch's N^s and N^n are the same place, so servers count for switches and the reverse (cases a and
         b); on a server the group's own tasks count there, those of connected groups at its switch (case c)."""
         above = node
         if node < self._resources.topology.hosts:
             above = next((parent for parent, _ in self._resources.topology.up[node]), node)
         parts = []
-        for group, tasks in near:
-            gains = self._locality.gains(group)
-            if gains:
-                parts.append((tasks, cost.gain(gains.get(above, 0), max(gains.values()), self._reading)))
+        for group, tasks, is_own, gains, greatest in near:
+            if greatest:
+                parts.append((tasks, cost.gain(gains.get(above, 0), greatest, self._reading)))
             else:
-                parts.append((tasks, self._locality.upsilon(group, node if group == own else above)))
+                parts.append((tasks, self._locality.upsilon(group, node if is_own else above)))
         return cost.locality(parts)
 
     def _taken(self, group: TaskGroup) -> tuple[set[int], set[int]]:
