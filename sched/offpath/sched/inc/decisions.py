@@ -25,6 +25,8 @@ class Why(StrEnum):
     """The job waits for a place in the network."""
     TIMED_OUT = "timed-out"
     """The chosen flavor did not get all its places in time."""
+    GANG = "gang"
+    """The job did not get all its places in time and gives up those that it holds; or it waits after that."""
     CANCELLED = "cancelled"
     """By its tenant."""
     NODE_LOST = "node-lost"

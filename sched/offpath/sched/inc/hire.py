@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from offpath.sched.inc import cost
 from offpath.sched.inc.cost import EdgeCost
@@ -31,6 +32,7 @@ from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scarcity import check_hostable, scarcity
 from offpath.sched.inc.transform import Earlier
 
+GANG_MS: Final = 10_000
 _CANCELLED = Reason(Why.CANCELLED, "the request was cancelled")
 
 
@@ -38,13 +40,16 @@ _CANCELLED = Reason(Why.CANCELLED, "the request was cancelled")
 class Hire:
     """A cluster and its jobs. ``resources`` belongs to the policy: change it only through the events below.
 
-    ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back.
+    ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back. ``gang_ms``: a job that holds
+    some of its places for that long without getting another gives all of them up, so that two half-placed jobs do not
+    wait for each other forever; None: never, as in the paper's heuristic.
     """
 
     resources: Resources
     reading: Reading = HIRE
     limits: Limits = field(default_factory=Limits)
     preempt_ms: int = cost.UPPER_MS
+    gang_ms: int | None = GANG_MS
     jobs: dict[str, PendingJob] = field(default_factory=dict)
     network: FlowNetwork = field(init=False)
     _numbers: int = 0
@@ -66,6 +71,7 @@ class Hire:
         job, group = self._known(group_id)
         self._stop(group, node)
         job.ended[group_id] = job.ended.get(group_id, 0) + 1
+        job.holding_since_ms = None  # it runs already
         if job.is_done:
             self._forget(job)
 
@@ -110,7 +116,9 @@ class Hire:
         for job in jobs:
             job.forgive(now_ms - self.preempt_ms)
         decisions: list[Decision] = [each for job in jobs for each in self._preempt(job, now_ms)]
-        built = self.network.round(jobs, now_ms)
+        decisions += self._give_up(jobs, now_ms)
+        resting = [job for job in jobs if job.not_before_ms > now_ms]
+        built = self.network.round([job for job in jobs if job.not_before_ms <= now_ms], now_ms)
         flow = solve(built.problem)
         picked = self.network.picked(built, flow)
         for each in picked:
@@ -122,7 +130,9 @@ class Hire:
                                               each.of.group.implementation, reason))  # fmt: skip
         for each in picked:  # the flavors first: whoever reads in order knows why a group starts
             decisions.append(self._place(built, each))
-        return decisions + list(self._postponed(built))
+        for job in jobs:
+            job.note_holding(now_ms)
+        return decisions + list(self._postponed(built, resting))
 
     def _place(self, built: Round, picked: Picked) -> Placed:
         job, group, node = picked.of.job, picked.of.group, picked.node
@@ -130,6 +140,7 @@ class Hire:
         self.resources.start(group, node)
         self.network.changed(node, group, 1)
         job.started[group.id] = job.started.get(group.id, 0) + 1
+        job.holding_since_ms = None
         return Placed(group.id, node, 1, reason)
 
     def _reason(self, built: Round, picked: Picked, text: str) -> Reason:
@@ -157,7 +168,7 @@ class Hire:
             return Reason(Why.NO_CHEAPER, f"{text}: as cheap as any that was left", terms)
         return Reason(Why.CHEAPEST, f"{text}: {', '.join(name for name, _ in terms)}", terms)
 
-    def _postponed(self, built: Round) -> Iterator[Postponed]:
+    def _postponed(self, built: Round, resting: Sequence[PendingJob]) -> Iterator[Postponed]:
         """What still waits in the network, and what waits for the network."""
         for of in built.groups.values():
             is_open = of.group in of.job.materialized() or of.group in of.job.undecided()
@@ -169,8 +180,9 @@ class Hire:
             for group in job.undecided():
                 if group.id not in in_network:  # its flavor was not offered
                     yield Postponed(group.id, job.waiting(group), self._why_waiting(group, False))
-        for job in built.left_out:
-            reason = Reason(Why.BACKLOG, f"{self.limits.groups} task groups are in the network before it")
+        backlog = Reason(Why.BACKLOG, f"{self.limits.groups} task groups are in the network before it")
+        rest = Reason(Why.GANG, "it gave up its places, so that another job gets all of its own")
+        for job, reason in [(each, backlog) for each in built.left_out] + [(each, rest) for each in resting]:
             for group in (*job.materialized(), *job.undecided()):
                 yield Postponed(group.id, job.waiting(group), reason)
 
@@ -194,6 +206,24 @@ class Hire:
                 job.started.pop(each.id, None)
                 job.ended.pop(each.id, None)
             yield Preempted(job.request.job, composite, decided.implementation, reason)
+
+    def _give_up(self, jobs: Sequence[PendingJob], now_ms: int) -> Iterator[Decision]:
+        """Of the jobs that hold places for too long the youngest gives up; the others get as much time again."""
+        if self.gang_ms is None:
+            return
+        overdue = [
+            job for job in jobs if job.holding_since_ms is not None and now_ms - job.holding_since_ms > self.gang_ms
+        ]
+        if not overdue:
+            return
+        reason = Reason(Why.GANG, f"some of its tasks had no place, and none got one within {self.gang_ms} ms")
+        job = overdue[-1]
+        yield from self._stop_all(job.request.groups, reason)
+        for composite, decided in job.decided.items():
+            yield Preempted(job.request.job, composite, decided.implementation, reason)
+        job.release(now_ms + self.gang_ms)
+        for other in overdue[:-1]:
+            other.holding_since_ms = now_ms
 
     def _stop_all(self, groups: Sequence[TaskGroup], reason: Reason) -> Iterator[Stopped]:
         for group in groups:

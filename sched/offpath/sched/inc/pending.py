@@ -21,7 +21,9 @@ class Decided:
 class PendingJob:
     """``number``: jobs are served in this order. ``started`` and ``ended``: tasks by group; a group is done when all
     its tasks have ended. ``shunned``: by composite, the implementation whose choice was taken back, and when; until
-    `forgive` it is not chosen again while there is another."""
+    `forgive` it is not chosen again while there is another. ``holding_since_ms``: since when it holds places while
+    others of its tasks wait and none starts; None if it does not. ``not_before_ms``: it stays out of the network until
+    then."""
 
     request: PolyReq
     number: int
@@ -31,6 +33,8 @@ class PendingJob:
     ended: dict[GroupId, int] = field(default_factory=dict)
     decided: dict[str, Decided] = field(default_factory=dict)
     shunned: dict[str, Decided] = field(default_factory=dict)
+    holding_since_ms: int | None = None
+    not_before_ms: int = 0
 
     def __post_init__(self) -> None:
         self.active = self.active or self.request.active
@@ -81,6 +85,21 @@ class PendingJob:
         self.active = flavors.released(groups[0].flavor, self.active)
         self.shunned[composite] = Decided(implementation, now_ms)
         return groups
+
+    def note_holding(self, now_ms: int) -> None:
+        """Begin or end the time for which places are held in vain. A job of which a task has ended runs already."""
+        is_holding = any(self.started.values()) and not self.ended and bool(self.materialized() or self.undecided())
+        if not is_holding:
+            self.holding_since_ms = None
+        elif self.holding_since_ms is None:
+            self.holding_since_ms = now_ms
+
+    def release(self, not_before_ms: int) -> None:
+        """All its tasks were stopped: it begins anew, with all flavors open, but not before then."""
+        self.active = self.request.active
+        self.started.clear()
+        self.decided.clear()
+        self.holding_since_ms, self.not_before_ms = None, not_before_ms
 
     @property
     def is_done(self) -> bool:
