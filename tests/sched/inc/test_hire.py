@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.sched.inc.decisions import (
-    Decision,
     FlavorChosen,
     Placed,
     Postponed,
@@ -22,142 +21,37 @@ from offpath.sched.inc.decisions import (
 )
 from offpath.sched.inc.errors import PlacementInvalid, Unhostable
 from offpath.sched.inc.flavors import Status
-from offpath.sched.inc.hire import Hire
-from offpath.sched.inc.network import Limits
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, READINGS, Reading
 from offpath.sched.inc.request import Composite, CompReq, Connection, Servers, Tie
 from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
-from offpath.sched.inc.transform import transform
+from offpath.sched.inc.scheduler import Scheduler
 from offpath.sched.topology.fattree import fat_tree, leaf_spine
 
-from .requests import STORE, web_application
-from .worlds import ALL, cluster, random_request
-
-ROUND_MS = 400
-
-
-def of_kind(decisions: list[Decision], kind: type) -> list[Any]:
-    return [each for each in decisions if isinstance(each, kind)]
+from .book import World, drive, end, of_kind, rounds
+from .requests import web_application
+from .worlds import ALL, cluster
 
 
-class World:
-    """A policy, and beside it a book of what its decisions add up to."""
-
-    def __init__(self, seed: int, reading: Reading = HIRE, resources: Resources | None = None) -> None:
-        self.hire = Hire(resources or cluster(leaf_spine(3, 2, 2), seed=seed), reading, Limits(groups=24, flavors=3))
-        self.idle = self.hire.resources.state()
-        self.running: Counter[tuple[tuple[str, str], int]] = Counter()
-        self.chosen: dict[tuple[str, str], str] = {}
-        self.now = 0
-        self.log: list[Decision] = []
-
-    def submit(self, request: CompReq) -> None:
-        self.hire.submit(transform(request, STORE, self.hire.earlier()), self.now)
-
-    def take(self, decisions: list[Decision]) -> list[Decision]:
-        """Add up, and check each decision against the book."""
-        for each in decisions:
-            if isinstance(each, FlavorChosen):
-                assert (each.job, each.composite) not in self.chosen, "a flavor is chosen once"
-                self.chosen[each.job, each.composite] = each.implementation
-            elif isinstance(each, Preempted):
-                assert self.chosen.pop((each.job, each.composite)) == each.implementation
-            elif isinstance(each, Placed):
-                self.running[each.group, each.node] += each.tasks
-            elif isinstance(each, Stopped):
-                self.running[each.group, each.node] -= each.tasks
-                assert self.running[each.group, each.node] >= 0
-        self.running = +self.running
-        self.log += decisions
-        self.check()
-        return decisions
-
-    def round(self) -> list[Decision]:
-        self.now += ROUND_MS
-        decisions = self.take(self.hire.round(self.now))
-        placed = Counter(each.node for each in of_kind(decisions, Placed))
-        assert max(placed.values(), default=0) <= 1
-        assert max(Counter(each.job for each in of_kind(decisions, FlavorChosen)).values(), default=0) <= 1
-        self.check_reported(decisions)
-        return decisions
-
-    def check(self) -> None:
-        resources = self.hire.resources
-        for node in range(resources.topology.nodes):
-            assert resources.running(node) == Counter(
-                {group: count for (group, at), count in self.running.items() if at == node}
-            )
-            assert all(0 <= a <= b for a, b in zip(resources.used(node), resources.capacity(node), strict=True))
-        for (name, group_id), node in self.running:
-            job = self.hire.jobs[name]
-            group = job.request.by_id[name, group_id]
-            assert group.is_inc == (node >= resources.topology.hosts), "a server task on a switch, or the reverse"
-            assert job.request.statuses(job.active)[group.id] is Status.SELECTED, "exactly one flavor"
-            assert sum(resources.nodes_of(group.id).values()) == job.started[group.id] - job.ended.get(group.id, 0)
-
-    def check_reported(self, decisions: list[Decision]) -> None:
-        """Everything that waits is reported as postponed, with a reason, once."""
-        postponed = Counter({each.group: each.tasks for each in of_kind(decisions, Postponed)})
-        waits = Counter[tuple[str, str]]()
-        for job in self.hire.jobs.values():
-            for group in (*job.materialized(), *job.undecided()):
-                waits[group.id] = job.waiting(group)
-        assert postponed == waits
-        assert len(of_kind(decisions, Postponed)) == len(postponed)
-        assert all(each.reason.text for each in decisions)
-
-
-def drive(seed: int, steps: int = 14) -> World:
+def drive_hire(seed: int) -> World:
     draw = Random(seed)
     world = World(seed, draw.choice(list(READINGS.values())))
-    hire, nodes = world.hire, world.hire.resources.topology.nodes
-    hire.gang_ms = 1_000
-    for step in range(steps):
-        kind = draw.random()
-        if kind < 0.5:
-            try:
-                world.submit(random_request(draw, f"j{step}"))
-            except Unhostable:
-                assert f"j{step}" not in hire.jobs
-        elif kind < 0.6 and hire.jobs:
-            world.take(hire.cancel(draw.choice(sorted(hire.jobs))))
-        elif kind < 0.8:
-            node = draw.randrange(nodes)
-            if hire.resources.is_lost(node):
-                hire.restore(node)
-            else:
-                world.take(hire.lose(node, world.now))
-        elif world.running:
-            group, node = draw.choice(sorted(world.running))
-            world.running[group, node] -= 1
-            world.running = +world.running
-            hire.ended(group, node)
-        world.round()
-    return world
+    world.hire.gang_ms = 1_000
+    return drive(world, draw)
 
 
 @given(st.integers(0, 10**9))
 def test_whatever_happens_capacity_flavors_and_the_book_hold_and_nothing_leaks(seed: int) -> None:
-    world = drive(seed)
-    for job in sorted(world.hire.jobs):
-        world.take(world.hire.cancel(job))
-    for node in range(world.hire.resources.topology.nodes):
-        world.hire.restore(node)
-    assert world.hire.resources.state() == world.idle
+    world = drive_hire(seed)
+    end(world)
     assert world.hire.network.locality.state() == ((), ())
-    assert not world.running
 
 
 def test_decisions_are_deterministic() -> None:
-    assert [drive(seed).log for seed in range(4)] == [drive(seed).log for seed in range(4)]
+    assert [drive_hire(seed).log for seed in range(4)] == [drive_hire(seed).log for seed in range(4)]
 
 
 # -- by hand -------------------------------------------------------------------------------------------------------
-def rounds(world: World, count: int) -> list[Decision]:
-    return [each for _ in range(count) for each in world.round()]
-
-
 def test_the_papers_application_runs_on_switches_on_an_idle_cluster() -> None:
     world = World(0, resources=cluster())
     world.submit(web_application())
@@ -343,7 +237,7 @@ def keeps_tasks(stop_all: Any) -> Any:
 
 
 BUGS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
-    "a preempted flavor keeps its tasks": (Hire, "_stop_all", keeps_tasks),
+    "a preempted flavor keeps its tasks": (Scheduler, "_stop_all", keeps_tasks),
     "the room of a node is not asked": (Resources, "fits", lambda _: Resources.could_host),
     "two flavors can be chosen": (PendingJob, "choose", lambda _: lambda self, group, now: None),
 }
@@ -359,7 +253,5 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def check_seeds(count: int) -> None:
     for seed in range(count):
-        world = drive(seed)
-        for job in sorted(world.hire.jobs):
-            world.take(world.hire.cancel(job))
-        assert not world.running
+        world = drive_hire(seed)
+        end(world)

@@ -17,6 +17,8 @@ class Why(StrEnum):
     """Another place costs the same or less; a different task got it, or it is a tie."""
     ONLY = "only"
     """No other place fits."""
+    RULE = "rule"
+    """A baseline's rule; the text has it."""
     NO_ROOM = "no-room"
     """No node fits now."""
     CROWDED = "crowded"

@@ -6,8 +6,7 @@ starts tasks: in each round at most one task per node and at most one flavor per
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from offpath.sched.inc import cost
@@ -19,95 +18,49 @@ from offpath.sched.inc.decisions import (
     Postponed,
     Preempted,
     Reason,
-    Stopped,
     Why,
 )
-from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.flow import solve
 from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Round
 from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import GroupId, PolyReq, TaskGroup
+from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.scarcity import check_hostable, scarcity
-from offpath.sched.inc.transform import Earlier
+from offpath.sched.inc.scarcity import scarcity
+from offpath.sched.inc.scheduler import Scheduler
 
 GANG_MS: Final = 10_000
-_CANCELLED = Reason(Why.CANCELLED, "the request was cancelled")
+"""For how long a job may hold some of its places in vain."""
 
 
-@dataclass(slots=True)
-class Hire:
-    """A cluster and its jobs. ``resources`` belongs to the policy: change it only through the events below.
+class Hire(Scheduler):
+    """The policy.
 
     ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back. ``gang_ms``: a job that holds
     some of its places for that long without getting another gives all of them up, so that two half-placed jobs do not
     wait for each other forever; None: never, as in the paper's heuristic.
     """
 
-    resources: Resources
-    reading: Reading = HIRE
-    limits: Limits = field(default_factory=Limits)
-    preempt_ms: int = cost.UPPER_MS
-    gang_ms: int | None = GANG_MS
-    jobs: dict[str, PendingJob] = field(default_factory=dict)
-    network: FlowNetwork = field(init=False)
-    _numbers: int = 0
+    def __init__(
+        self,
+        resources: Resources,
+        reading: Reading = HIRE,
+        limits: Limits | None = None,
+        *,
+        preempt_ms: int = cost.UPPER_MS,
+        gang_ms: int | None = GANG_MS,
+    ) -> None:
+        super().__init__(resources)
+        self.limits, self.preempt_ms, self.gang_ms = limits or Limits(), preempt_ms, gang_ms
+        self.network = FlowNetwork(resources, reading, self.limits)
 
-    def __post_init__(self) -> None:
-        self.network = FlowNetwork(self.resources, self.reading, self.limits)
+    def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
+        """The network keeps what did not change."""
+        self.network.changed(node, group, sign)
 
-    # -- events ----------------------------------------------------------------------------------------------------
-    def submit(self, request: PolyReq, now_ms: int) -> None:
-        """Raises: Unhostable. PlacementInvalid: a job of that name is there."""
-        if request.job in self.jobs:
-            raise PlacementInvalid(f"job {request.job} is there")
-        check_hostable(self.resources, request)
-        self.jobs[request.job] = PendingJob(request, self._numbers, now_ms)
-        self._numbers += 1
-
-    def ended(self, group_id: GroupId, node: int) -> None:
-        """A task ended by itself. A job whose tasks have all ended is gone. Raises: PlacementInvalid: none ran."""
-        job, group = self._known(group_id)
-        self._stop(group, node)
-        job.ended[group_id] = job.ended.get(group_id, 0) + 1
-        job.holding_since_ms = None  # it runs already
-        if job.is_done:
-            self._forget(job)
-
-    def cancel(self, name: str) -> list[Decision]:
-        """The job and its tasks end. Raises: PlacementInvalid: no such job."""
-        job = self.jobs.get(name)
-        if job is None:
-            raise PlacementInvalid(f"no job {name}")
-        decisions: list[Decision] = list(self._stop_all(job.request.groups, _CANCELLED))
-        self._forget(job)
-        return decisions
-
-    def lose(self, node: int, now_ms: int) -> list[Decision]:
-        """The node is gone; its tasks end and wait again. Their flavors have `preempt_ms` from now to find others."""
-        self.resources.lose(node)
-        self.network.changed(node)
-        reason = Reason(Why.NODE_LOST, f"{self._name(node)} was lost")
-        decisions: list[Decision] = []
-        for group_id, tasks in sorted(self.resources.running(node).items()):
-            job, group = self._known(group_id)
-            for _ in range(tasks):
-                self._stop(group, node)
-            job.started[group_id] -= tasks
-            if group.composite in job.decided:
-                job.decided[group.composite] = replace(job.decided[group.composite], since_ms=now_ms)
-            decisions.append(Stopped(group_id, node, tasks, reason))
-        return decisions
-
-    def restore(self, node: int) -> None:
-        """The node takes tasks again."""
-        self.resources.restore(node)
-        self.network.changed(node)
-
-    def earlier(self) -> Mapping[str, Earlier]:
-        """What later requests may be tied to."""
-        return {name: Earlier(each.request, each.active) for name, each in self.jobs.items()}
+    def forgotten(self, job: PendingJob) -> None:
+        """The network forgets the job's edges."""
+        self.network.forget(job, list(self.jobs.values()))
 
     # -- a round ---------------------------------------------------------------------------------------------------
     def round(self, now_ms: int) -> list[Decision]:
@@ -137,10 +90,7 @@ class Hire:
     def _place(self, built: Round, picked: Picked) -> Placed:
         job, group, node = picked.of.job, picked.of.group, picked.node
         reason = self._reason(built, picked, f"{group.id[1]} on {self._name(node)}")
-        self.resources.start(group, node)
-        self.network.changed(node, group, 1)
-        job.started[group.id] = job.started.get(group.id, 0) + 1
-        job.holding_since_ms = None
+        self._start(job, group, node)
         return Placed(group.id, node, 1, reason)
 
     def _reason(self, built: Round, picked: Picked, text: str) -> Reason:
@@ -224,31 +174,6 @@ class Hire:
         job.release(now_ms + self.gang_ms)
         for other in overdue[:-1]:
             other.holding_since_ms = now_ms
-
-    def _stop_all(self, groups: Sequence[TaskGroup], reason: Reason) -> Iterator[Stopped]:
-        for group in groups:
-            for node, tasks in sorted(self.resources.nodes_of(group.id).items()):
-                for _ in range(tasks):
-                    self._stop(group, node)
-                yield Stopped(group.id, node, tasks, reason)
-
-    def _stop(self, group: TaskGroup, node: int) -> None:
-        self.resources.stop(group, node)
-        self.network.changed(node, group, -1)
-
-    def _forget(self, job: PendingJob) -> None:
-        del self.jobs[job.request.job]
-        self.network.forget(job, list(self.jobs.values()))
-
-    def _known(self, group_id: GroupId) -> tuple[PendingJob, TaskGroup]:
-        job = self.jobs.get(group_id[0])
-        group = job.request.by_id.get(group_id) if job is not None else None
-        if job is None or group is None:
-            raise PlacementInvalid(f"no task group {group_id}")
-        return job, group
-
-    def _name(self, node: int) -> str:
-        return self.resources.topology.names[node]
 
 
 def _total(path: Sequence[EdgeCost]) -> int:
