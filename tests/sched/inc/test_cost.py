@@ -203,7 +203,8 @@ def test_every_term_is_a_whole_number_of_0_to_100(
     room = [max(each) for each in zip(used, capacity, strict=True)]
     edges = [
         cost.server_sink(used, room, reading), cost.switch_sink(used, room, level, 3, active, 3, reading),
-        cost.shortcut(cost.fit(used, capacity, reading), cost.gain(active, 3, reading), cost.new(False, active, 3), 50),
+        cost.shortcut(cost.fit(tuple(used), tuple(capacity), reading), cost.gain(active, 3, reading),
+                      cost.new(False, active, 3), 50),
     ]  # fmt: skip
     for edge in edges:
         assert all(isinstance(value, int) and 0 <= value <= 100 for _, value in edge.terms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import cos, exp, floor, isqrt, pi, tanh
 from typing import Final
 
@@ -121,8 +122,9 @@ def tor(level: int, top: int, reading: Reading) -> int:
 # -- G → N, G → M --------------------------------------------------------------------------------------------------
 
 
-def fit(demand: Sequence[int], rest: Sequence[int], reading: Reading) -> tuple[int, int]:
-    """avg(d ⊘ r) and stddv(d ⊘ r)."""
+@lru_cache(maxsize=1 << 16)
+def fit(demand: tuple[int, ...], rest: tuple[int, ...], reading: Reading) -> tuple[int, int]:
+    """avg(d ⊘ r) and stddv(d ⊘ r). Nodes with the same rest are many, so results are kept."""
     parts = portions(demand, rest, reading)
     return average(parts), deviation(parts)
 

@@ -80,7 +80,10 @@ class FlowNetwork:
         self.locality = Locality(topology)
         self._bounds = Bounds(resources)
         self._sinks: list[EdgeCost | None] = [None] * topology.nodes
-        self._shortcuts = Shortcuts(resources, self._bounds, self.locality, self._sinks, reading, limits.shortcuts)
+        self._sink_totals = [0] * topology.nodes
+        self._shortcuts = Shortcuts(
+            resources, self._bounds, self.locality, self._sink_totals, reading, limits.shortcuts
+        )
         self._dirty: set[int] = set(range(topology.nodes))
         self._tree = self._static_arcs()
 
@@ -137,7 +140,8 @@ class FlowNetwork:
         """Bring up to date what depends on changed nodes."""
         dirty, self._dirty = self._dirty, set()
         for node in dirty:
-            self._sinks[node] = self._sink_cost(node)
+            self._sinks[node] = sink = self._sink_cost(node)
+            self._sink_totals[node] = sink.total
         self._shortcuts.update(dirty, self._bounds.update(dirty))
 
     def _sink_cost(self, node: int) -> EdgeCost:
@@ -164,8 +168,8 @@ class FlowNetwork:
         problem = FlowProblem([0] * (self._selector + 1))
         for tail, head, capacity in self._tree:
             problem.add(tail, head, capacity, 0)
-        for node, sink in enumerate(self._sinks):
-            problem.add(self._place(node), self.sink, 1, sink.total if sink is not None else 0)
+        for node, total in enumerate(self._sink_totals):
+            problem.add(self._place(node), self.sink, 1, total)
         built = Round(problem)
         longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
         groups = 0

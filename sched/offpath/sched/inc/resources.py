@@ -152,7 +152,8 @@ class Resources:
         capacity = self.capacity(node)
         if node in self._lost:
             return (0,) * len(capacity)
-        return tuple(all_ - gone for all_, gone in zip(capacity, self.used(node), strict=True))
+        used = self.used(node)
+        return tuple(all_ - gone for all_, gone in zip(capacity, used, strict=True)) if any(used) else capacity
 
     def active(self, node: int) -> frozenset[str]:
         """The services that run on a switch."""

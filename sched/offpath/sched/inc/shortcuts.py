@@ -59,14 +59,14 @@ class _Class:
 
 
 class Shortcuts:
-    """Of all groups. ``sinks``: the costs M → K by node, kept by the network."""
+    """Of all groups. ``sinks``: what M → K costs, by node; kept by the network."""
 
     def __init__(
         self,
         resources: Resources,
         bounds: Bounds,
         locality: Locality,
-        sinks: Sequence[EdgeCost | None],
+        sinks: Sequence[int],
         reading: Reading,
         most: int = MOST_SHORTCUTS,
     ) -> None:
@@ -113,8 +113,10 @@ class Shortcuts:
         if found is None:
             self._bounds.learn(group)
             found = self._classes[key] = _Class(replace(group, id=("", "")))  # no task of it runs anywhere
-            for node in range(self._resources.topology.nodes):
+            topology = self._resources.topology
+            for node in range(topology.hosts, topology.nodes) if group.is_inc else range(topology.hosts):
                 self._look(found, node)
+            for node in range(topology.hosts, topology.nodes):
                 self._look_below(found, node)
         return found
 
@@ -219,8 +221,7 @@ class Shortcuts:
         return False
 
     def _sink(self, node: int, is_subtree: bool) -> int:
-        sink = self._sinks[node]
-        return 0 if is_subtree or sink is None else sink.total
+        return 0 if is_subtree else self._sinks[node]
 
     def _near(self, related: Sequence[GroupId]) -> list[_Near]:
         """Of these groups, of which the first is the one that asks, those that run."""
