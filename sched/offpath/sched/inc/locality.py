@@ -1,0 +1,108 @@
+"""How near a place is to a group's running tasks: Γ for tasks on switches (algorithm 1), Υ for tasks on servers
+(equation 6).
+
+Both are kept by group and changed by what starts and stops. Γ is a sum of whole numbers, so a stop takes away exactly
+what the start added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from offpath.sched.inc.poly import GroupId
+from offpath.sched.topology.graph import Topology
+
+GAIN: Final = 16
+"""γ of the authors' simulator."""
+DECAY: Final = 8
+"""ξ of the authors' simulator: 16 at the switch itself, 2 beside it, nothing further away."""
+SCALE: Final = 10**9
+"""1.0 of Υ."""
+
+
+class Locality:
+    """Γ and Υ of all groups that run somewhere."""
+
+    def __init__(self, topology: Topology, gain: int = GAIN, decay: int = DECAY) -> None:
+        self._topology = topology
+        self._gain, self._decay = gain, decay
+        self._children = children(topology)
+        self._gains: dict[GroupId, Counter[int]] = {}
+        self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
+        """By group: |G|, and 1 − Υ where it is above 0."""
+
+    def propagate(self, group: GroupId, start: int, sign: int = 1) -> None:
+        """Algorithm 1: Γ of the switches near ``start`` rises (``sign`` 1: a task started) or falls (−1: stopped)."""
+        gains = self._gains.setdefault(group, Counter())
+        for node, gain in spread(self._topology, start, self._gain, self._decay):
+            gains[node] += sign * gain
+            if not gains[node]:
+                del gains[node]
+        if not gains:
+            del self._gains[group]
+
+    def gains(self, group: GroupId) -> Mapping[int, int]:
+        """Γ by switch, where it is above 0."""
+        return self._gains.get(group, {})
+
+    def count(self, group: GroupId, tasks: int, servers: Mapping[int, int]) -> None:
+        """Υ anew. ``tasks``: |G|; ``servers``: its running tasks by server."""
+        if servers:
+            self._near[group] = (tasks, nearness(self._topology, self._children, tasks, servers))
+        else:
+            self._near.pop(group, None)
+
+    def upsilon(self, group: GroupId, node: int) -> int:
+        """Υ of equation 6 in hundredths, rounded: the part of the group that does not run in the subtree of a switch,
+        averaged level by level; of a server the part that does not run on it."""
+        _, near = self._near.get(group, (0, {}))
+        return 100 - (100 * near.get(node, 0) + SCALE // 2) // SCALE
+
+    def state(self) -> tuple[object, ...]:
+        """Comparable."""
+        gains = tuple(sorted((group, tuple(sorted(each.items()))) for group, each in self._gains.items()))
+        near = tuple(sorted((group, each[0], tuple(sorted(each[1].items()))) for group, each in self._near.items()))
+        return gains, near
+
+
+def spread(topology: Topology, start: int, gain: int, decay: int) -> Iterable[tuple[int, int]]:
+    """Algorithm 1: the switches that a task on ``start`` makes attractive, each with its γ."""
+    if decay < 2:
+        raise ValueError("the decay must be 2 or more, else γ never ends")
+    visited: set[int] = set()
+    here = {start}
+    while gain > 0 and here:
+        beyond: set[int] = set()
+        for node in sorted(here):
+            yield node, gain
+            visited.add(node)
+            beyond.update(other for other, _ in topology.beside[node])
+        here = beyond - visited
+        gain //= decay
+
+
+def children(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """By node: the nodes below that link up to it, sorted."""
+    found: list[list[int]] = [[] for _ in range(topology.nodes)]
+    for node in range(topology.nodes):
+        for parent, _ in topology.up[node]:
+            found[parent].append(node)
+    return tuple(tuple(each) for each in found)
+
+
+def nearness(
+    topology: Topology, below: tuple[tuple[int, ...], ...], tasks: int, servers: Mapping[int, int]
+) -> dict[int, int]:
+    """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them."""
+    near = {node: SCALE * count // tasks for node, count in servers.items()}
+    changed = sorted({parent for node in servers for parent, _ in topology.up[node]})
+    while changed:
+        level = min(topology.level[node] for node in changed)
+        now = [node for node in changed if topology.level[node] == level]
+        for node in now:
+            near[node] = sum(near.get(child, 0) for child in below[node]) // len(below[node])
+        above = {parent for node in now for parent, _ in topology.up[node]}
+        changed = sorted(({*changed} - {*now}) | above)
+    return near

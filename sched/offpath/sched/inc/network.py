@@ -1,0 +1,293 @@
+"""HIRE's flow network (§5.3): built for each round from parts that are kept between rounds.
+
+Nodes: S (flavor selector), F and P of jobs, G of task groups, N^s and M^s of the servers' tree, N^n and M^n of its
+shadow for switches, K (sink). No arc leads from one tree into the other, so no flow of a server task reaches a switch.
+Every arc M → K carries one unit: one task per node and round, because what fits was tested for one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from offpath.sched.inc import cost
+from offpath.sched.inc.bounds import Bounds
+from offpath.sched.inc.cost import EdgeCost
+from offpath.sched.inc.flow import Flow, FlowProblem
+from offpath.sched.inc.locality import Locality, children
+from offpath.sched.inc.pending import PendingJob
+from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.readings import Reading
+from offpath.sched.inc.resources import Resources
+from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Shortcut, Shortcuts
+
+MOST_GROUPS: Final = 800
+"""Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
+MOST_FLAVORS: Final = 250
+"""Flavor decisions in a round (§6.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a round."""
+
+    groups: int = MOST_GROUPS
+    flavors: int = MOST_FLAVORS
+    shortcuts: int = MOST_SHORTCUTS
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNode:
+    """A task group in the network. ``flavor``: the cost F → G, None if it is materialised."""
+
+    job: PendingJob
+    group: TaskGroup
+    shortcuts: tuple[Shortcut, ...]
+    postpone: EdgeCost
+    flavor: EdgeCost | None = None
+
+
+@dataclass(slots=True)
+class Round:
+    """``groups``: by node of the problem. ``left_out``: jobs that wait for a place in the network."""
+
+    problem: FlowProblem
+    groups: dict[int, GroupNode] = field(default_factory=dict)
+    selectors: dict[int, PendingJob] = field(default_factory=dict)
+    left_out: list[PendingJob] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """One unit of flow: a task of the group goes to the node; ``shortcut``: the edge by which it left its group."""
+
+    of: GroupNode
+    node: int
+    shortcut: Shortcut
+
+
+class FlowNetwork:
+    """The kept parts, and the problem of a round. `changed` after each start, stop, loss and return."""
+
+    def __init__(self, resources: Resources, reading: Reading, limits: Limits = Limits()) -> None:
+        topology = resources.topology
+        self.resources, self.reading, self.limits = resources, reading, limits
+        self._hosts, self._switches = topology.hosts, topology.switches
+        self._top = max(topology.level, default=1)
+        self.sink = topology.nodes + 2 * self._switches
+        self._selector = self.sink + 1
+        self.locality = Locality(topology)
+        self._bounds = Bounds(resources)
+        self._sinks: list[EdgeCost | None] = [None] * topology.nodes
+        self._sink_totals = [0] * topology.nodes
+        self._shortcuts = Shortcuts(
+            resources, self._bounds, self.locality, self._sink_totals, reading, limits.shortcuts
+        )
+        self._dirty: set[int] = set(range(topology.nodes))
+        self._tree = self._static_arcs()
+
+    @classmethod
+    def rebuilt(cls, resources: Resources, reading: Reading, limits: Limits, jobs: Sequence[PendingJob]) -> FlowNetwork:
+        """From the state alone; equal to one that saw every change."""
+        network = cls(resources, reading, limits)
+        for group in (each for job in jobs for each in job.request.groups):
+            for node, tasks in resources.nodes_of(group.id).items():
+                for _ in range(tasks if group.is_inc else 1):
+                    network.changed(node, group, 1)
+        return network
+
+    # -- numbers of nodes: M^s and N^s as in the topology, then N^n, M^n, K, S; then what changes --------------------
+    def _shadow(self, switch: int) -> int:
+        """N^n of a switch."""
+        return switch + self._switches
+
+    def _place(self, node: int) -> int:
+        """M of a node."""
+        return node if node < self._hosts else node + 2 * self._switches
+
+    def _static_arcs(self) -> list[tuple[int, int, int]]:
+        arcs = []
+        below = children(self.resources.topology)
+        most = self.resources.topology.nodes
+        for node in range(self._hosts, self.resources.topology.nodes):
+            for child in below[node]:
+                is_server = child < self._hosts
+                arcs.append((node, child, 1 if is_server else most))
+                if not is_server:
+                    arcs.append((self._shadow(node), self._shadow(child), most))
+            arcs.append((self._shadow(node), self._place(node), 1))
+        return arcs
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+    def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
+        """The node's state changed; if by a task of ``group``, ``sign`` is 1 for a start and −1 for a stop."""
+        self._dirty.add(node)
+        if group is None:
+            return
+        if group.is_inc:
+            self.locality.propagate(group.id, node, sign)
+        else:
+            self.locality.count(group.id, group.tasks, self.resources.nodes_of(group.id))
+        self._shortcuts.moved(group.id)
+
+    def forget(self, job: PendingJob, others: Sequence[PendingJob]) -> None:
+        """The job is gone."""
+        kept = [group for each in others for group in each.request.groups]
+        self._shortcuts.forget([each.id for each in job.request.groups], kept)
+
+    def _refresh(self) -> None:
+        """Bring up to date what depends on changed nodes."""
+        dirty, self._dirty = self._dirty, set()
+        for node in dirty:
+            self._sinks[node] = sink = self._sink_cost(node)
+            self._sink_totals[node] = sink.total
+        self._shortcuts.update(dirty, self._bounds.update(dirty))
+
+    def _sink_cost(self, node: int) -> EdgeCost:
+        resources, level = self.resources, self.resources.topology.level[node]
+        used, capacity = resources.used(node), resources.capacity(node)
+        if node < self._hosts:
+            return cost.server_sink(used, capacity, self.reading)
+        most = resources.switches[node - self._hosts].most_services
+        return cost.switch_sink(used, capacity, level, self._top, len(resources.active(node)), most, self.reading)
+
+    def sink_cost(self, node: int) -> EdgeCost:
+        """M → K as of the last round."""
+        return self._sinks[node] or EdgeCost(())
+
+    @property
+    def computed(self) -> int:
+        """Groups whose shortcuts were computed so far, not kept."""
+        return self._shortcuts.computed
+
+    # -- a round ---------------------------------------------------------------------------------------------------
+    def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
+        """The problem for these jobs, in the order of their submission."""
+        self._refresh()
+        problem = FlowProblem([0] * (self._selector + 1))
+        for tail, head, capacity in self._tree:
+            problem.add(tail, head, capacity, 0)
+        for node, total in enumerate(self._sink_totals):
+            problem.add(self._place(node), self.sink, 1, total)
+        built = Round(problem)
+        longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
+        groups = 0
+        for job in jobs:
+            wanted, undecided = job.materialized(), job.undecided()
+            if not wanted and not undecided:
+                continue
+            if built.left_out or groups + len(wanted) + len(undecided) > self.limits.groups:
+                built.left_out.append(job)  # and all behind it: nobody overtakes
+                continue
+            groups += len(wanted) + len(undecided)
+            self._add_job(built, job, wanted, undecided, now_ms, longest)
+        problem.supply[self._selector] = supply = min(len(built.selectors), self.limits.flavors)
+        problem.supply[self.sink] = -supply - sum(problem.supply[self._selector + 1 :])
+        return built
+
+    def _add_job(
+        self, built: Round, job: PendingJob, wanted: list[TaskGroup], undecided: list[TaskGroup], now_ms: int,
+        longest_ms: int,
+    ) -> None:  # fmt: skip
+        problem = built.problem
+        postponing = _node(problem, 0)
+        wait = job.wait_ms(now_ms)
+        tasks = 0
+        for group in wanted:
+            tasks += job.waiting(group)
+            delay = self._postpone(job, group, wait, longest_ms)
+            self._add_group(built, job, group, postponing, job.waiting(group), delay)
+        if undecided:
+            tasks += 1
+            selector = _node(problem, 0)
+            built.selectors[selector] = job
+            problem.add(self._selector, selector, 1, cost.SELECTOR)
+            problem.add(selector, postponing, 1, cost.flavor_postpone(wait, self.reading).total)
+            for group, edge in self._offered(job, undecided, wait):
+                delay = self._postpone(job, group, wait, longest_ms)
+                node = self._add_group(built, job, group, postponing, 0, delay, edge)
+                problem.add(selector, node, 1, edge.total)
+        problem.add(postponing, self.sink, tasks, 0)
+
+    def _postpone(self, job: PendingJob, group: TaskGroup, wait: int, longest: int) -> EdgeCost:
+        return cost.postpone(wait, longest, group.tasks - job.waiting(group), group.tasks, self.reading)
+
+    def _add_group(
+        self, built: Round, job: PendingJob, group: TaskGroup, postponing: int, tasks: int, delay: EdgeCost,
+        flavor: EdgeCost | None = None,
+    ) -> int:  # fmt: skip
+        problem = built.problem
+        node = _node(problem, tasks)
+        shortcuts = self.shortcuts(job, group)
+        built.groups[node] = GroupNode(job, group, shortcuts, delay, flavor)
+        most = tasks or 1
+        problem.add(node, postponing, most, delay.total)
+        for each in shortcuts:
+            problem.add(node, self._target(each, group), most if each.is_subtree else 1, each.cost.total)
+        return node
+
+    def shortcuts(self, job: PendingJob, group: TaskGroup) -> tuple[Shortcut, ...]:
+        """The group's edges into the trees."""
+        return self._shortcuts.of(group, job.request.priority, self.limits.shortcuts * job.number)
+
+    def _offered(self, job: PendingJob, undecided: Sequence[TaskGroup], wait: int) -> list[tuple[TaskGroup, EdgeCost]]:
+        """Groups whose flavor may be chosen, each with its cost F → G. A flavor is offered only if each of its groups
+        has an edge into the trees; if the reading needs room, places for all its tasks."""
+        flavors: dict[tuple[str, str], list[TaskGroup]] = {}
+        for group in undecided:
+            flavors.setdefault((group.composite, group.implementation), []).append(group)
+        estimates: dict[tuple[str, str], int] = {}
+        for flavor, groups in flavors.items():
+            edges = [self.shortcuts(job, each) for each in groups]
+            has_room = not self.reading.needs_room or all(
+                self._shortcuts.has_room(each, job.waiting(each)) for each in groups
+            )
+            if all(edges) and has_room:
+                estimates[flavor] = sum(
+                    min(each.cost.total for each in shortcuts) * job.waiting(group)
+                    for shortcuts, group in zip(edges, groups, strict=True)
+                )
+        least, most = min(estimates.values(), default=0), max(estimates.values(), default=0)
+        found = []
+        for flavor, estimate in estimates.items():
+            is_inc = any(each.is_inc for each in flavors[flavor])
+            edge = cost.flavor(estimate, least, most, wait, is_inc, self.reading)
+            found += [(each, edge) for each in flavors[flavor]]
+        return found
+
+    # -- the result ------------------------------------------------------------------------------------------------
+    def picked(self, built: Round, flow: Flow) -> list[Picked]:
+        """Which task goes where, sorted by node. Flow into a subtree reaches places that all fit the groups that sent
+        it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
+        into: dict[int, list[list[int]]] = {}
+        problem = built.problem
+        for arc, units in enumerate(flow.flows):
+            if units and problem.heads[arc] != self.sink:
+                into.setdefault(problem.heads[arc], []).append([problem.tails[arc], units])
+        edge_to = {
+            (node, self._target(each, of.group)): each for node, of in built.groups.items() for each in of.shortcuts
+        }
+        found = []
+        for node in range(self.resources.topology.nodes):
+            at, before = self._place(node), -1
+            if not into.get(at):
+                continue
+            while at not in built.groups:
+                entry = into[at][0]
+                entry[1] -= 1
+                if not entry[1]:
+                    into[at].pop(0)
+                at, before = entry[0], at
+            found.append(Picked(built.groups[at], node, edge_to[at, before]))
+        return found
+
+    def _target(self, shortcut: Shortcut, group: TaskGroup) -> int:
+        if not shortcut.is_subtree:
+            return self._place(shortcut.node)
+        return self._shadow(shortcut.node) if group.is_inc else shortcut.node
+
+
+def _node(problem: FlowProblem, supply: int) -> int:
+    problem.supply.append(supply)
+    return len(problem.supply) - 1

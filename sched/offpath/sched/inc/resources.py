@@ -1,0 +1,262 @@
+"""What servers and switches have left, and whether a task fits: the oracle that every policy asks.
+
+On a switch the tasks of one service share what is marked sharable: it counts once while any of them runs there, and
+each task adds its own demand. Equation 4 as printed divides by the number of tasks instead, which is 0 on an idle
+switch and lets unequal demands shrink each other. All amounts are whole numbers, so that stopping a task restores the
+state before its start exactly, in any order of starts and stops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from offpath.sched.inc.errors import PlacementInvalid
+from offpath.sched.inc.poly import GroupId, TaskGroup
+from offpath.sched.inc.templates import Connectivity
+from offpath.sched.inc.units import MOST_SERVICES, SWITCH_CAPACITY, Vector, fits_in, plus
+from offpath.sched.topology.graph import Topology
+
+_NOTHING: Final[Vector] = (0, 0, 0)
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """``capacity``: of CPU and memory, shape [2]."""
+
+    capacity: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSpec:
+    """``capacity``: shape [3]. ``services``: what it may run; None: all whose features it has."""
+
+    features: frozenset[str] = frozenset()
+    capacity: Vector = SWITCH_CAPACITY
+    services: frozenset[str] | None = None
+    most_services: int = MOST_SERVICES
+
+    def supports(self, group: TaskGroup) -> bool:
+        """True if the switch can run the group's service at all."""
+        allowed = self.services is None or group.service in self.services
+        return allowed and self.most_services > 0 and group.features <= self.features
+
+
+@dataclass(slots=True)
+class _Service:
+    """One service on one switch. ``shared``: how many tasks stated which shared demand; the service needs the most of
+    each dimension (they are all equal unless a template was changed meanwhile)."""
+
+    shared: Counter[Vector] = field(default_factory=Counter)
+
+    @property
+    def demand(self) -> Vector:
+        return tuple(max(each) for each in zip(*self.shared, strict=True))
+
+    @property
+    def tasks(self) -> int:
+        return self.shared.total()
+
+
+@dataclass(slots=True)
+class _Switch:
+    """``own``: the sum of the tasks' own demands. ``used``: with what is shared."""
+
+    own: Vector = _NOTHING
+    services: dict[str, _Service] = field(default_factory=dict)
+    used: Vector = _NOTHING
+
+
+class Resources:
+    """The state of a cluster. Nodes are the topology's: hosts, then switches.
+
+    ``is_shared``: False counts the shared demand for every task, as the paper's baselines do (§6.1).
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        servers: Sequence[ServerSpec],
+        switches: Sequence[SwitchSpec],
+        *,
+        is_shared: bool = True,
+    ) -> None:
+        """``servers``: shape [hosts]; ``switches``: shape [switches]. Raises: PlacementInvalid: other counts."""
+        if len(servers) != topology.hosts or len(switches) != topology.switches:
+            raise PlacementInvalid(f"{len(servers)} servers, {len(switches)} switches: the topology has others")
+        self.topology = topology
+        self.servers, self.switches = tuple(servers), tuple(switches)
+        self.is_shared = is_shared
+        self._on_server: list[Vector] = [(0, 0)] * topology.hosts
+        self._on_switch = [_Switch() for _ in switches]
+        self._running: list[Counter[GroupId]] = [Counter() for _ in range(topology.nodes)]
+        self._nodes_of: dict[GroupId, Counter[int]] = {}
+        self._lost: set[int] = set()
+
+    # -- questions -------------------------------------------------------------------------------------------------
+    def fits(self, group: TaskGroup, node: int) -> bool:
+        """True if one more task of the group can start on the node now.
+
+        A switch runs at most one task of a group: a chain or a cache of three on one switch would tolerate no failure.
+        """
+        if node in self._lost or not self.could_host(group, node):
+            return False
+        if not group.is_inc:
+            return fits_in(group.demand, self.free(node))
+        if self._running[node][group.id]:
+            return False
+        is_active = group.service in self._on_switch[node - self.topology.hosts].services
+        return (is_active or self.slots(node) > 0) and fits_in(self.needed(group, node), self.free(node))
+
+    def could_host(self, group: TaskGroup, node: int) -> bool:
+        """True if a task fits the node when it is idle. Equal for all tasks of the group, and never changes."""
+        hosts = self.topology.hosts
+        if group.is_inc != (node >= hosts):
+            return False
+        if not group.is_inc:
+            return fits_in(group.demand, self.servers[node].capacity)
+        spec = self.switches[node - hosts]
+        return (
+            spec.supports(group)
+            and is_level_right(group.connectivity, self.topology.level[node])
+            and fits_in(plus(group.demand, group.shared), spec.capacity)
+        )
+
+    def needed(self, group: TaskGroup, node: int) -> Vector:
+        """What one more task takes of the node: its own demand, and what the service shares if it is not there yet."""
+        if not group.is_inc:
+            return group.demand
+        if not self.is_shared:
+            return plus(group.demand, group.shared)
+        service = self._on_switch[node - self.topology.hosts].services.get(group.service)
+        before = service.demand if service is not None else _NOTHING
+        return tuple(
+            own + max(0, shared - there) for own, shared, there in zip(group.demand, group.shared, before, strict=True)
+        )
+
+    def capacity(self, node: int) -> Vector:
+        """Of an idle node."""
+        hosts = self.topology.hosts
+        return self.servers[node].capacity if node < hosts else self.switches[node - hosts].capacity
+
+    def used(self, node: int) -> Vector:
+        """Of a node, shared demand once for each active service."""
+        hosts = self.topology.hosts
+        return self._on_server[node] if node < hosts else self._on_switch[node - hosts].used
+
+    def free(self, node: int) -> Vector:
+        """Of a node that is not lost; of a lost one nothing."""
+        capacity = self.capacity(node)
+        if node in self._lost:
+            return (0,) * len(capacity)
+        used = self.used(node)
+        return tuple(all_ - gone for all_, gone in zip(capacity, used, strict=True)) if any(used) else capacity
+
+    def active(self, node: int) -> frozenset[str]:
+        """The services that run on a switch."""
+        return frozenset(self._on_switch[node - self.topology.hosts].services)
+
+    def sharing(self, node: int) -> frozenset[tuple[str, Vector]]:
+        """The services on a switch with the shared demands that are covered there: one more task that states one of
+        these needs only its own demand."""
+        services = self._on_switch[node - self.topology.hosts].services
+        return frozenset((name, shared) for name, each in services.items() for shared in each.shared)
+
+    def slots(self, node: int) -> int:
+        """Services that may still be added to a switch; 0 if it is lost."""
+        at = node - self.topology.hosts
+        rest = self.switches[at].most_services - len(self._on_switch[at].services)
+        return 0 if node in self._lost else rest
+
+    def nodes_of(self, group: GroupId) -> Counter[int]:
+        """Running tasks of a group by node."""
+        return Counter(self._nodes_of.get(group, ()))
+
+    def running(self, node: int) -> Counter[GroupId]:
+        """Running tasks on a node by group."""
+        return Counter(self._running[node])
+
+    def is_lost(self, node: int) -> bool:
+        """True from `lose` to `restore`."""
+        return node in self._lost
+
+    def state(self) -> tuple[object, ...]:
+        """All that changes, comparable: equal states are equal bit for bit."""
+        switches = tuple(
+            (each.own, each.used, tuple(sorted((name, tuple(sorted(s.shared.items())))
+                                               for name, s in each.services.items())))
+            for each in self._on_switch
+        )  # fmt: skip
+        running = tuple(tuple(sorted(each.items())) for each in self._running)
+        of = tuple(sorted((group, tuple(sorted(nodes.items()))) for group, nodes in self._nodes_of.items()))
+        return tuple(self._on_server), switches, running, of, tuple(sorted(self._lost))
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+    def start(self, group: TaskGroup, node: int) -> None:
+        """Raises: PlacementInvalid: it does not fit; nothing changes."""
+        if not 0 <= node < self.topology.nodes or not self.fits(group, node):
+            raise PlacementInvalid(f"a task of {group.id} does not fit node {node}")
+        if group.is_inc:
+            switch = self._on_switch[node - self.topology.hosts]
+            switch.own = plus(switch.own, group.demand)
+            switch.services.setdefault(group.service, _Service()).shared[group.shared] += 1
+            self._count(switch)
+        else:
+            self._on_server[node] = plus(self._on_server[node], group.demand)
+        self._running[node][group.id] += 1
+        self._nodes_of.setdefault(group.id, Counter())[node] += 1
+
+    def stop(self, group: TaskGroup, node: int) -> None:
+        """Raises: PlacementInvalid: no task of the group runs there; nothing changes."""
+        if not 0 <= node < self.topology.nodes or not self._running[node][group.id]:
+            raise PlacementInvalid(f"no task of {group.id} runs on node {node}")
+        back = tuple(-each for each in group.demand)
+        if group.is_inc:
+            switch = self._on_switch[node - self.topology.hosts]
+            switch.own = plus(switch.own, back)
+            service = switch.services[group.service]
+            _take_one(service.shared, group.shared)
+            if not service.tasks:
+                del switch.services[group.service]
+            self._count(switch)
+        else:
+            self._on_server[node] = plus(self._on_server[node], back)
+        _take_one(self._running[node], group.id)
+        _take_one(self._nodes_of[group.id], node)
+        if not self._nodes_of[group.id]:
+            del self._nodes_of[group.id]
+
+    def lose(self, node: int) -> None:
+        """The node takes no further task. Its tasks stay counted until they are stopped. May be repeated."""
+        self._lost.add(node)
+
+    def restore(self, node: int) -> None:
+        """The node takes tasks again. May be repeated."""
+        self._lost.discard(node)
+
+    def _count(self, switch: _Switch) -> None:
+        """From the tasks anew: a sum of whole numbers is the same whatever was added and taken away before."""
+        used = switch.own
+        for service in switch.services.values():
+            if self.is_shared:
+                used = plus(used, service.demand)
+            else:
+                for shared, count in service.shared.items():
+                    used = plus(used, tuple(each * count for each in shared))
+        switch.used = used
+
+
+def _take_one(counter: Counter[_Key], key: _Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+def is_level_right(connectivity: Connectivity, level: int) -> bool:
+    """``level``: of a switch; 1 has servers below it."""
+    if connectivity in (Connectivity.TOR, Connectivity.LEAF):
+        return level == 1
+    return level > 1 if connectivity is Connectivity.SPINE else True
