@@ -83,6 +83,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "tenant_paced": ("tenant", "waited_ms"),
     "tree_lost": ("job", "stamp", "who", "detail"),
     "rank_refused": ("rank", "job", "detail"),
+    "process_refused": ("detail",),
     "job_fenced": ("job", "stamp"),
     "config_changed": ("generation",),
     "config_last_good": ("detail",),
