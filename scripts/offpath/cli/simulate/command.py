@@ -58,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (mina and netpack; default: 10)")
     parser.add_argument(
+        "--first-seed", type=int, default=0, metavar="N",
+        help="the first of the seeds (netpack only): others than those on which a policy was chosen",
+    )  # fmt: skip
+    parser.add_argument(
         "--draws", choices=("own", "llvm"), default="own",
         help="source of random numbers (mina only): Python's generator, or the authors' one in their order",
     )  # fmt: skip
@@ -80,6 +84,8 @@ def main(arguments: argparse.Namespace) -> int:
     wrong += [f"--table {each}" for each in arguments.table or () if each not in TABLES[arguments.experiment]]
     if arguments.seeds is not None and (arguments.seeds < 1 or not (mina or netpack)):
         wrong.append(f"--seeds {arguments.seeds}")
+    if arguments.first_seed < 0 or (arguments.first_seed and not netpack):
+        wrong.append(f"--first-seed {arguments.first_seed}")
     if arguments.draws != "own" and not mina:
         wrong.append(f"--draws {arguments.draws}")
     if arguments.engine != "local" and not netpack:

@@ -67,8 +67,9 @@ def run(arguments: argparse.Namespace) -> Report:
     folder = None if arguments.quick else arguments.data or DATA
     if folder is not None:
         found(folder, (FILE, AUTHORS_FILE))  # reports a missing file before anything runs
-    default = QUICK_SEEDS if arguments.quick else SEEDS
-    options = Options(folder, range(default if arguments.seeds is None else arguments.seeds), arguments.quick)
+    count = arguments.seeds if arguments.seeds is not None else QUICK_SEEDS if arguments.quick else SEEDS
+    seeds = range(arguments.first_seed, arguments.first_seed + count)
+    options = Options(folder, seeds, arguments.quick)
     begun = time.monotonic()
     pieces = [piece for part in parts for piece in _DECLARED[part](options)]
     path = os.path.join(arguments.out, "netpack-quick.jsonl" if arguments.quick else "netpack.jsonl")
@@ -82,7 +83,8 @@ def run(arguments: argparse.Namespace) -> Report:
     by_key = dict(zip((key for key, _ in unique), results, strict=True))
     finished = [(words, by_key[key]) for key, words in pieces]
     data: dict[str, Any] = {
-        "experiment": "netpack", "quick": options.quick, "seeds": len(options.seeds), "engine": arguments.engine,
+        "experiment": "netpack", "quick": options.quick, "seeds": count, "first_seed": arguments.first_seed,
+        "engine": arguments.engine,
         "figures": figure_rows(finished), "beyond": beyond_rows(finished), "starved": starved_rows(finished),
         "exact": exact_rows(finished), "plots": [],
     }  # fmt: skip
