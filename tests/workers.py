@@ -1,6 +1,6 @@
-"""Two workers: one runs the tests that start processes, the other those that only compute and the virtual machine with
-RDMA; tests that measure come last, alone. Two workers keep two cores busy: a third one made the virtual machine twice
-as slow and gained nothing.
+"""Two workers: one runs the tests that start processes, the other the virtual machine with RDMA, the clusters of Slurm
+and Ray, and what only computes; tests that measure come last, alone. Two workers keep two cores busy: a third one made
+the virtual machine twice as slow and gained nothing.
 
 `./scripts/test` starts pytest-xdist with two workers when no tests are named. Without it all of this does nothing.
 """
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 GUEST: Final = "tests/test_rxe_vm.py"
 ALONE: Final = ("tests/load/", "tests/dpu_daemon/test_flood.py")
 """They measure under load. They run when the other worker has ended."""
+CLUSTERS: Final = (
+    "tests/bindings/engines/",
+    "tests/cli/test_demo_netpack.py",
+    "tests/dpu_daemon/manager/",
+    "tests/kills/test_job_kills.py",
+)
+"""Each has daemons of its own, mostly waits for them, and shares nothing with an offpathd."""
 COMPUTE: Final = (
+    "tests/bindings/path/test_planted.py", "tests/bindings/path/test_read_once.py",
+    "tests/bindings/path/test_sanitized.py",
     "tests/dpu_daemon/switch/statistical/test_aggregators.py", "tests/dpu_daemon/switch/statistical/test_rack.py",
     "tests/dpu_daemon/switch/statistical/test_steady_state.py",
     "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
@@ -42,13 +51,15 @@ def unit_of(nodeid: str) -> str:
     path = nodeid.split("::", 1)[0]
     if path.startswith(ALONE):
         return "alone"
+    if path.startswith(CLUSTERS):
+        return "clusters"
     return path if path.startswith(COMPUTE) else "processes"
 
 
 def order(items: list[pytest.Item]) -> None:
     """The longest unit first, so that both workers end together; what measures last. Files stay as they are."""
-    units = {"processes": 0, GUEST: 1, "alone": 3}
-    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 2))
+    units = {"processes": 0, GUEST: 1, "clusters": 2, "alone": 4}
+    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 3))
 
 
 def scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
