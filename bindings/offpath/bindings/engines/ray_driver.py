@@ -95,10 +95,14 @@ class Cluster:
         answered = set()
         for ref in done:
             try:
-                jobs |= {job["identity"]: job for job in self._ray.get(ref)}
+                reports = {job["identity"]: job for job in self._ray.get(ref)}
                 answered.add(asked[ref])
             except self._ray.exceptions.RayError:
                 continue  # it died just now: the next look finds its node without one, or no node
+            for identity, report in reports.items():
+                first = entries[identity]["places"][0][0] if identity in entries else asked[ref]
+                if first == asked[ref]:  # the supervisor of earlier places still has it as lost
+                    jobs[identity] = report
         for identity in jobs.keys() - self._entries.keys():  # the GCS lost its entries with Ray's head
             self._write_entry(identity, jobs[identity]["places"])
         silent = []

@@ -153,6 +153,7 @@ def _job(found: Mapping[str, Any]) -> EngineJob:
     return EngineJob(
         identity, f"offpath:{identity}", JobState(found["state"]), _places(found["places"]),
         None if code is None else int(code), bounded(str(found["reason"])),
+        has_begun=bool(found["has_begun"]) or found["state"] != JobState.LOST,
     )  # fmt: skip
 
 

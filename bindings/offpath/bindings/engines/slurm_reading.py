@@ -163,7 +163,7 @@ def merged(components: Sequence[SlurmJob]) -> EngineJob:
     leader = components[0]
     state, code, reason = _outcome(leader)
     places = tuple(place for each in components for place in each.places)
-    return EngineJob(leader.identity, str(leader.leader), state, places, code, reason)
+    return EngineJob(leader.identity, str(leader.leader), state, places, code, reason, not leader.never_ran)
 
 
 def _outcome(job: SlurmJob) -> tuple[JobState, int | None, str]:

@@ -52,6 +52,7 @@ MOST_REFUSALS: Final = 3
 """Refusals of the engine in a row with which a job ends. Slurm refuses what its nodes cannot do just now, too."""
 _LOOKS_BETWEEN: Final = 3
 _LOST: Final = "the engine lost it"
+_MAY_HAVE_BEGUN: Final = "the engine does not know it any more, its command may have begun, and its places are refused"
 
 
 class WorkRefused(SchedError):
@@ -87,6 +88,7 @@ class Workload:
                 self._open[work.spec.name] = work.identity
             self.batches = max(self.batches, work.batches)
             work.rests_until = 0
+            work.may_have_begun |= work.is_active  # the earlier controller may have had it started
 
     def get(self, name: str) -> Work:
         """The open job of that name, or else the last one that ended. Raises: WorkRefused."""
@@ -219,14 +221,15 @@ class Workload:
         gpus = sum(share.count for share in seen.shares)
         work = Work(
             Spec(seen.identity, gpus, ""), seen.identity, now_ns, state=WorkState.RUNNING,
-            placed=Placed(seen.shares, reasons=("found at the engine",)), has_run=True, started_ns=now_ns,
-            reasons=("found at the engine; no state of it was saved",),
+            placed=Placed(seen.shares, reasons=("found at the engine",)), has_run=True, may_have_begun=True,
+            started_ns=now_ns, reasons=("found at the engine; no state of it was saved",),
         )  # fmt: skip
         return self._accept(work)
 
     def _see(self, work: Work, seen: Seen, now_ns: int) -> list[Command]:
         if seen.report is Report.LOST and work.state is WorkState.QUEUED and not work.is_cancelled:
             return []  # it was lost, and then refused: it is placed anew
+        work.may_have_begun = seen.has_begun
         if seen.report is Report.LOST and not work.is_cancelled and not work.is_held:
             return self._again(work)  # the engine runs it if its command never began, and else reports it as lost again
         if seen.report in _ENDS:
@@ -273,13 +276,22 @@ class Workload:
 
     def refused(self, identity: str, reason: str, now_ns: int) -> list[Command]:
         """The engine does not take the job; nothing of it is left there. It waits for another place: one of its nodes
-        may have left, or may not be ready yet. With the third refusal it ends; one that the engine holds waits on."""
+        may have left, or may not be ready yet. With the third refusal it ends; one that the engine holds waits on.
+
+        A job that may have begun keeps its places: an engine's proof may be on their disks alone. The next look asks
+        the engine again, and with the third refusal it ends as failed.
+        """
         work = self.works.get(identity)
         if work is None or work.state is not WorkState.STARTING:
             return []
         if work.is_cancelled:
             return self._end(work, WorkState.CANCELLED, reason, now_ns)
         work.refusals += 1
+        if work.may_have_begun and not work.is_held:
+            work.detail = reason
+            if work.refusals >= MOST_REFUSALS:
+                return self._end(work, WorkState.FAILED, f"{_MAY_HAVE_BEGUN}: {reason}", now_ns)
+            return [Save(work)]
         if work.refusals >= MOST_REFUSALS and not work.is_held:
             return self._end(work, WorkState.REFUSED, reason, now_ns)
         work.state, work.placed, work.detail = WorkState.QUEUED, None, reason
