@@ -73,8 +73,8 @@ async def test_a_job_submitted_twice_and_cancelled_stays_cancelled(slurm: Jobs) 
 
 
 async def test_a_slurmctld_that_does_not_know_its_nodes_yet_refuses_no_job(slurm: Jobs) -> None:
-    """A job that was refused thrice ended as refused, and slurmctld refuses everything for seconds after its start. A
-    node that does not register stays unknown to it until SlurmdTimeout."""
+    """slurmctld refuses everything for seconds after its start, and a job that is refused three times ends. A node that
+    does not register stays unknown to slurmctld until SlurmdTimeout."""
     assert isinstance(slurm.rig, SlurmRig)
     cluster = slurm.rig.cluster
     start = slurm.start(MARK, [Place("h0", 1)])
