@@ -17,24 +17,17 @@ from pathlib import Path
 from typing import Final
 
 from offpath.bindings.engines import slurm
-from offpath.bindings.errors import EngineMissing, EngineUnavailable
+from offpath.bindings.errors import EngineUnavailable
+from offpath.cli.local.environments import fetched
 from offpath.cli.local.reaper import Reaper
 
 BOUND_S: Final = 60.0
-_UNPACK: Final = Path(__file__).resolve().parents[3] / "slurm-env"
-"""`./scripts/slurm-env`: only in a source tree."""
 _UNPACK_S: Final = 500
 
 
 def unpacked() -> Path:
     """The folder of `./scripts/slurm-env`; fetched on first use. Raises: EngineMissing."""
-    try:
-        done = subprocess.run([_UNPACK], capture_output=True, text=True, check=False, timeout=_UNPACK_S)
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        raise EngineMissing(f"Slurm cannot be unpacked: {fault}") from None
-    if done.returncode:
-        raise EngineMissing(f"Slurm cannot be unpacked: {done.stderr.strip()[-500:]}")
-    return Path(done.stdout.strip())
+    return fetched("slurm-env", "Slurm cannot be unpacked", _UNPACK_S)
 
 
 def two_leaves(nodes: Sequence[str]) -> dict[str, Sequence[str]]:
