@@ -13,8 +13,8 @@ import pytest
 
 from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.frames import CHUNK_BYTES
+from offpath.bindings.ina.port import TreeAttached, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter, plain_bytes
-from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.local.switches import Switches
 
 from .ranks import (
