@@ -7,8 +7,8 @@ answer 0: connected or not. The process ends with stdin. Ray may end it at any t
 nothing is kept here.
 
 What the cluster knows of jobs, beside the supervisors (`ray_supervisor`): an entry per job in the GCS's key-value
-store, written before a supervisor is asked to start it. A job whose first node is gone is thereby known as lost, also
-to a controller that comes later.
+store, written before a supervisor is asked to start it. A job whose first node is lost is therefore known as lost,
+also to a controller that comes later.
 """
 
 from __future__ import annotations

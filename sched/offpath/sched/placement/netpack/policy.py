@@ -48,7 +48,7 @@ OWN: Final = (0, 2)
 
 
 class NetPackPaper(BatchPolicy):
-    """Algorithm 2 with its slips mended; see `plans`."""
+    """Algorithm 2 with its errors corrected; see `plans`."""
 
     name = "netpack-paper"
 
