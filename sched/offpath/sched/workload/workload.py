@@ -7,13 +7,14 @@ asked again until the engine reports the job's end. Nothing is migrated: a job k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
 from typing import Final
 
 from offpath.sched.errors import SchedError
+from offpath.sched.workload import fitting
 from offpath.sched.workload.records import (
     MOST_GPUS,
     Batch,
@@ -29,7 +30,6 @@ from offpath.sched.workload.records import (
     Report,
     Save,
     Seen,
-    Share,
     Spec,
     Start,
     Work,
@@ -239,7 +239,7 @@ class Workload:
         if work.placed is None:
             work.placed = Placed(seen.shares, reasons=("released by somebody else",))
         if work.placed is not None and any(share.gpus for share in seen.shares):
-            work.placed = replace(work.placed, shares=_with_indices(work.placed.shares, seen.shares))
+            work.placed = replace(work.placed, shares=fitting.with_indices(work.placed.shares, seen.shares))
         if seen.report is Report.RUNNING and work.state is not WorkState.RUNNING:
             work.state, work.has_run, work.started_ns = WorkState.RUNNING, True, now_ns
         again: list[Command] = []
@@ -336,12 +336,12 @@ class Workload:
             work = self.works.get(decision.identity)
             if work is None or work.state is not WorkState.QUEUED or work.is_cancelled:
                 continue
-            fault = "" if decision.placed is None else _fault(work, decision.placed, free)
+            fault = "" if decision.placed is None else fitting.fault(work, decision.placed, free)
             if decision.placed is None or fault:
                 deferred.append(work)
                 work.reasons = (fault,) if fault else decision.reasons
                 continue
-            work.placed = _taken(decision.placed, free)
+            work.placed = fitting.taken(decision.placed, free)
             work.state, work.reasons = WorkState.STARTING, decision.placed.reasons
             commands += [Save(work), Release(work.identity) if work.is_held else Start(work.identity)]
         for work in deferred:
@@ -363,40 +363,3 @@ class Workload:
         for identity in old:
             del self.works[identity]
         return [Drop(identity) for identity in old]
-
-
-def _with_indices(shares: tuple[Share, ...], seen: tuple[Share, ...]) -> tuple[Share, ...]:
-    """The shares with the GPU indices that the engine chose."""
-    found: Mapping[str, tuple[int, ...]] = {share.node: share.gpus for share in seen}
-    return tuple(
-        [
-            replace(each, gpus=found[each.node]) if len(found.get(each.node, ())) == each.count else each
-            for each in shares
-        ]
-    )
-
-
-def _fault(work: Work, placed: Placed, free: Mapping[str, list[int]]) -> str:
-    """Why the placement cannot be carried out; empty: it can."""
-    names = [share.node for share in placed.shares]
-    if len(set(names)) < len(names) or sum(share.count for share in placed.shares) != work.spec.gpus:
-        return f"the policy's answer does not have the job's {work.spec.gpus} GPUs, each node once"
-    if placed.server and placed.server not in names:
-        return "the policy's answer has no share on the parameter server's node"
-    for share in placed.shares:
-        if share.count < 0 or (not share.count and share.node != placed.server):
-            return f"the policy's answer has {share.count} GPUs on {share.node}"
-        if share.node not in free:
-            return f"{share.node} left while the batch was decided"
-        if share.count > len(free[share.node]):
-            return f"{share.node} has {len(free[share.node])} free GPUs now, not {share.count}"
-    return ""
-
-
-def _taken(placed: Placed, free: dict[str, list[int]]) -> Placed:
-    """The placement with GPU indices, taken from ``free``."""
-    shares = []
-    for share in placed.shares:
-        indices, free[share.node] = free[share.node][: share.count], free[share.node][share.count :]
-        shares.append(replace(share, gpus=tuple(indices)))
-    return replace(placed, shares=tuple(shares))
