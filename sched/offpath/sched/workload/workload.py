@@ -251,6 +251,8 @@ class Workload:
 
     def _again(self, work: Work) -> list[Command]:
         """Repeat what the engine was asked: it finds the job, or starts it if its command never began."""
+        if work.rests_until > self.looks and work.state is WorkState.STARTING:
+            return []
         saves: list[Command] = [Save(work)] if work.state is not WorkState.STARTING else []
         work.state = WorkState.STARTING
         return [*saves, Release(work.identity) if work.is_held else Start(work.identity)]
@@ -278,8 +280,8 @@ class Workload:
         """The engine does not take the job; nothing of it is left there. It waits for another place: one of its nodes
         may have left, or may not be ready yet. With the third refusal it ends; one that the engine holds waits on.
 
-        A job that may have begun keeps its places: an engine's proof may be on their disks alone. The next look asks
-        the engine again, and with the third refusal it ends as failed.
+        A job that may have begun keeps its places: an engine's proof may be on their disks alone. The engine is asked
+        again some looks later, and with the third refusal the job ends as failed.
         """
         work = self.works.get(identity)
         if work is None or work.state is not WorkState.STARTING:
@@ -288,7 +290,7 @@ class Workload:
             return self._end(work, WorkState.CANCELLED, reason, now_ns)
         work.refusals += 1
         if work.may_have_begun and not work.is_held:
-            work.detail = reason
+            work.detail, work.rests_until = reason, self.looks + _LOOKS_BETWEEN * work.refusals
             if work.refusals >= MOST_REFUSALS:
                 return self._end(work, WorkState.FAILED, f"{_MAY_HAVE_BEGUN}: {reason}", now_ns)
             return [Save(work)]
