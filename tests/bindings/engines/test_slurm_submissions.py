@@ -82,8 +82,9 @@ async def test_a_slurmctld_that_does_not_know_its_nodes_yet_refuses_no_job(slurm
         cluster.kill(name)
     cluster.start("slurmctld")
     cluster.until_answers()
-    with pytest.raises(EngineUnavailable, match="slurmctld does not know the state of h0 yet"):
+    with pytest.raises(EngineUnavailable, match="slurmctld does not know the state of h0 yet") as raised:
         await slurm.engine.start(start)
+    assert not raised.value.may_have_begun
     assert slurm.marks(start) == []
     slurm.rig.mend()
     assert (await slurm.run(start)).state is JobState.SUCCEEDED

@@ -107,6 +107,14 @@ def test_a_job_that_may_have_begun_is_not_placed_elsewhere_when_its_node_is_refu
     assert work.detail.endswith("node a is drained")
 
 
+def test_a_job_whose_start_was_not_answered_is_not_placed_elsewhere() -> None:
+    workload = made(spec())
+    place(workload, "job.1", Share("a", 2))
+    workload.unanswered("job.1")
+    workload.refused("job.1", "node a is drained", 5)
+    assert workload.get("job").state is WorkState.STARTING
+
+
 def test_a_job_that_the_engine_proves_not_to_have_begun_is_placed_elsewhere() -> None:
     workload = made(spec())
     place(workload, "job.1", Share("a", 2))

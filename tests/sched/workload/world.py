@@ -278,6 +278,8 @@ class World:
         answer = self._at_engine(command)
         if self.random.random() < 0.15:
             self.seen["answer lost"] += 1
+            if isinstance(command, Start):
+                self.workload.unanswered(command.identity)
             return
         match command, answer:
             case (Start() | Release(), Seen()):

@@ -199,6 +199,8 @@ class ManagerShell:
                 waiting.popleft()
         except JobEngineError as fault:
             self.counters["engine_faults"] += 1
+            if isinstance(waiting[0], Start) and fault.may_have_begun:
+                self.workload.unanswered(identity)
             logger.info("job %s: %s", identity, fault, extra={"code": "engine_call_failed"})
         except PlaceUnusable:
             pass  # `carry` has ended the job manager

@@ -301,6 +301,12 @@ class Workload:
         work.reasons = (f"the engine refused its places, and is asked again: {reason}",)
         return [Save(work)]
 
+    def unanswered(self, identity: str) -> None:
+        """The engine did not answer to `Start`, and may have carried it out."""
+        work = self.works.get(identity)
+        if work is not None:
+            work.may_have_begun = True
+
     def unknown(self, identity: str, now_ns: int) -> list[Command]:
         """The engine knows no such job; asked by `End` or `Release`."""
         work = self.works.get(identity)
