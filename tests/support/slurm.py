@@ -14,9 +14,10 @@ from offpath.cli.local.slurm_cluster import SlurmCluster
 
 @contextlib.contextmanager
 def slurm_cluster() -> Iterator[SlurmCluster]:
-    """Below a short path: sockets are in it."""
+    """Below a short path: sockets are in it. SlurmdTimeout is Slurm's default: a slurmd that is started again on a busy
+    machine does not cost the jobs of its node."""
     folder = Path(tempfile.mkdtemp(prefix="offpath-s-"))
-    cluster = SlurmCluster(folder)
+    cluster = SlurmCluster(folder, slurmd_timeout_s=300)
     try:
         cluster.open()
         yield cluster
