@@ -1,4 +1,4 @@
-"""`offpath helper run FILE` as whoever wrote FILE sees it: what it serves, when it joined, and why it does not."""
+"""`offpath helper run FILE` as the author of FILE sees it: what it serves, when it joined, and why it does not."""
 
 from __future__ import annotations
 

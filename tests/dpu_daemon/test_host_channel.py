@@ -36,7 +36,7 @@ def shared() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """A daemon whose host is whoever connects; at the end it holds nothing of him and serves an honest one."""
+    """A daemon whose host is any process that connects; at the end it holds nothing of it and serves an honest one."""
     before = shared.daemon.open_fds()
     yield shared
     until(lambda: shared.daemon.open_fds() == before)

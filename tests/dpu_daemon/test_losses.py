@@ -58,7 +58,7 @@ def test_a_worker_killed_while_it_runs_leaves_the_outcome_unknown_unless_it_may_
 
 
 @pytest.mark.parametrize(("is_idempotent", "launches"), [(False, 1), (True, 3)], ids=["normal", "idempotent"])
-def test_a_kernel_that_kills_its_worker_is_launched_once_or_if_it_may_run_twice_thrice(
+def test_a_kernel_that_kills_its_worker_is_launched_once_or_if_it_may_run_twice_three_times(
     cluster: Cluster, is_idempotent: bool, launches: int
 ) -> None:
     path = cluster.folder / f"cursed-{is_idempotent}"

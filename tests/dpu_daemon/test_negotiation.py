@@ -296,7 +296,7 @@ def test_a_ticket_of_a_session_that_ended_is_worth_nothing(cluster: Cluster) -> 
 
 
 @pytest.mark.slow
-def test_whoever_says_nothing_for_five_seconds_is_let_go(cluster: Cluster, authority: Authority) -> None:
+def test_a_peer_that_sends_nothing_for_five_seconds_is_let_go(cluster: Cluster, authority: Authority) -> None:
     """A hello, a ticket, a handshake, a half frame, an unredeemed ticket: all wait at once here."""
     before = cluster.daemon.fds_at_rest()
 

@@ -305,7 +305,7 @@ def group_of(process: Path) -> int:
 
 
 def is_running(pid: int) -> bool:
-    """A child of a child is reaped by whoever reaps orphans here, in its own time."""
+    """A child of a child is reaped by the process that reaps orphans here, in its own time."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -19,6 +19,7 @@ import pytest
 
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import negotiating
+from offpath.cli.admin_client import AdminClient, all_tenants
 from offpath.dpu_daemon.ingress.verbs_acceptor import HOLD_S
 from offpath.host_helper import Rdma, Requester
 from offpath.host_helper.negotiate import Negotiation, connect_to
@@ -31,6 +32,7 @@ from ..support.processes import until
 pytestmark = pytest.mark.rdma
 BOUND_S = 120.0  # emulated, on a machine that may be busy
 HERE = "10.98.0.1"  # as the namespace `peer` reaches us
+LOOKS = 10
 CYCLES = 1000 if SIZE == "full" else 25
 RDMA = Rdma(device="rxe1")
 
@@ -123,6 +125,27 @@ def held(pid: int) -> Counter[str]:
     return found
 
 
+def at_rest(cluster: Cluster, *pids: int) -> list[Counter[str]]:
+    """What the processes hold when no session is left and nothing closes any more: the same in ten looks in a row.
+
+    Only then is the count exact afterwards: one taken while a session closes can never come again.
+    """
+
+    def has_no_session() -> bool:
+        with AdminClient(str(cluster.run_folder)) as client:
+            return all(line.sessions == 0 for line in all_tenants(client)[1])
+
+    until(has_no_session, BOUND_S)
+    looks: list[list[Counter[str]]] = []
+
+    def is_steady() -> bool:
+        looks.append([held(pid) for pid in pids])
+        return len(looks) >= LOOKS and all(look == looks[-1] for look in looks[-LOOKS:])
+
+    until(is_steady, BOUND_S)
+    return looks[-1]
+
+
 def test_sessions_that_come_and_go_leave_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """At the daemon, and here."""
     daemon, ours = cluster.daemon.pid, os.getpid()
@@ -134,24 +157,22 @@ def test_sessions_that_come_and_go_leave_nothing(cluster: Cluster, capsys: pytes
 
     for number in range(3):
         cycle(number)
-    time.sleep(1)
-    before = held(daemon), held(ours)
+    before = at_rest(cluster, daemon, ours)
     begun = time.monotonic()
     for number in range(CYCLES):
         cycle(number)
     took_s = time.monotonic() - begun
-    # At most: the last session before the count may still have been closing at the daemon.
-    until(lambda: held(daemon) <= before[0] and held(ours) <= before[1], BOUND_S)
+    until(lambda: [held(daemon), held(ours)] == before, BOUND_S)
     with capsys.disabled():
         print(f"\n{CYCLES} cycles in {took_s:.1f} s; held before and after: daemon {before[0]}, we {before[1]}")
 
 
 def test_requesters_that_vanish_leave_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """Their negotiation breaks without a goodbye, with a request under way; `resume_ttl_s` is 0 here."""
-    before = held(cluster.daemon.pid)
+    (before,) = at_rest(cluster, cluster.daemon.pid)
     for _ in range(5):
         requester: Requester = cluster.connect("ada", rdma=RDMA, timeout_s=BOUND_S, slots=2)
         requester.begin("sleep", [np.array([0.3])])
         requester._link.negotiation.abandon()
         requester._link.session.close()
-    until(lambda: held(cluster.daemon.pid) <= before, BOUND_S)
+    until(lambda: held(cluster.daemon.pid) == before, BOUND_S)

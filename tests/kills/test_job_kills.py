@@ -6,8 +6,6 @@ every GPU is free, for the job manager and for Slurm. ``settle_s`` is as for a S
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from offpath.cli.local.slurm_cluster import SlurmCluster
 from ..conftest import SIZE
 from ..support.evidence import keep
 from ..support.processes import BOUND_S, until
+from ..support.slurm import manager_on, slurm_cluster
 
 SEED = 2_122
 VICTIMS = ("job manager", "slurmctld", "slurmd")
@@ -40,27 +39,14 @@ PATIENCE_S = 10 * BOUND_S
 
 @pytest.fixture
 def slurm() -> Iterator[SlurmCluster]:
-    folder = Path(tempfile.mkdtemp(prefix="offpath-s-"))
-    cluster = SlurmCluster(folder)
-    try:
-        cluster.open()
-        yield cluster
-    finally:
-        cluster.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with slurm_cluster() as made:
+        yield made
 
 
 @pytest.fixture
 def manager(slurm: SlurmCluster, tmp_path: Path) -> Iterator[JobManager]:
-    engine = {
-        "kind": "slurm", "bin": str(slurm.programs), "conf": slurm.environment["SLURM_CONF"], "poll_ms": 300,
-        "settle_s": 6.0,
-    }  # fmt: skip
-    network = {"link_gbps": 100, "oversubscription": 4, "switch_memory_mib": 5}
-    tables = {"engine": engine, "network": network, "policy": {"batch_ms": 200}}
-    with JobManager(str(tmp_path / "manager"), tables) as made:
+    with manager_on(slurm, tmp_path / "manager") as made:
         yield made
-        assert "Traceback" not in made.log
 
 
 def victims(random: Random) -> list[str]:

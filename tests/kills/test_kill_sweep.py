@@ -137,7 +137,7 @@ def test_kill_sample_with_copies_by_workers() -> None:
 
 @pytest.mark.slow
 def test_kill_sweep_of_the_daemon_alone_leaves_nothing_unknown() -> None:
-    """Helper and workers live on: whoever launched a kernel knows what became of it."""
+    """Helper and workers live on: the process that launched a kernel knows how it ended."""
     node = Node(SEED + 1, adopt_ms=10_000)
     died: list[float] = []
     try:
@@ -183,7 +183,7 @@ def test_kill_sweep_at_each_fault_point(point: str) -> None:
 
 
 def strike(node: Node, point: str) -> None:
-    """Work until the fault has struck, and see to whoever died."""
+    """Work until the fault has struck, and restart what died."""
     owner = point.split(".")[0]
     cluster = node.cluster
     if point == "daemon.recovered":

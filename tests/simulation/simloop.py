@@ -64,7 +64,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         self.outside: dict[Any, Callable[[], None]] = {}
         self.certain: set[int] = set()
-        """Descriptors that are never ready in vain."""
+        """Descriptors that are never ready without a reason."""
         self.executor: dict[Any, Callable[..., Any]] = {}
         self.trace: Callable[[str], None] | None = None
         self._soon: deque[Handle] = deque()

@@ -68,7 +68,7 @@ class SimManager:
         return True
 
     def close(self) -> None:
-        """It outlives whoever uses it."""
+        """It outlives its user."""
 
     def stored(self, keep: Callable[[SessionMemory], int]) -> dict[str, list[int]]:
         """As the next process gets it."""

@@ -556,7 +556,7 @@ class World:
             recovery_module.close_all = close_all
 
     def heal(self) -> None:
-        """The faults stop; whoever waits is served."""
+        """The faults stop; all that wait are served."""
         self.log("the faults stop")
         self.are_faults_on = False
         self.may_lose_sessions = True

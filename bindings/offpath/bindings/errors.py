@@ -336,6 +336,9 @@ class NoDocaDevice(DocaError):
 class JobEngineError(OffpathError):
     """An engine of jobs failed. Its subclasses tell who must act."""
 
+    may_have_begun = True
+    """Of a start: False: the engine cannot have begun the command by it."""
+
 
 class EngineRefused(JobEngineError):
     """The engine does not take the job. ``reason``: its own text, one line, bounded."""

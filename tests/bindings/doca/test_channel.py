@@ -259,7 +259,7 @@ def test_a_link_that_is_cut_is_a_peer_gone_at_both_ends(listener: ComchListener)
     again.close()
 
 
-def test_a_poller_that_fails_loses_its_connections_and_is_known_to_whoever_knocks(doca: Library) -> None:
+def test_a_poller_that_fails_loses_its_connections_and_is_known_to_each_that_connects(doca: Library) -> None:
     listener = ComchListener(emulator())
     theirs = connected()
     ours = accepted(listener)

@@ -108,7 +108,8 @@ class SlurmRig(EngineRig):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.cluster = SlurmCluster(folder)
+        # No test may last for so long: a node's state changes only by what a test does.
+        self.cluster = SlurmCluster(folder, slurmd_timeout_s=600)
         self.settle_s = 0.0
         self.cluster.open()
 

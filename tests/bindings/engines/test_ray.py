@@ -14,7 +14,7 @@ import pytest
 from offpath.bindings.engines.port import JobState, Place
 from offpath.bindings.engines.ray_driver import by_name
 from offpath.bindings.engines.ray_engine import RayEngine
-from offpath.bindings.errors import EngineMissing, EngineRefused, EngineUnavailable
+from offpath.bindings.errors import EngineAnswerInvalid, EngineMissing, EngineRefused, EngineUnavailable
 from offpath.cli.local.job_manager import JobManager
 
 from ...support.processes import until
@@ -120,6 +120,13 @@ async def test_a_cluster_that_is_not_there_is_unavailable(tmp_path: Path, ray_ri
     with pytest.raises(EngineUnavailable):
         await engine.adopt()
     await engine.close()
+
+
+async def test_a_call_that_fails_by_a_bug_is_answered_and_is_not_taken_for_a_ray_that_is_away(ray: Jobs) -> None:
+    assert isinstance(ray.engine, RayEngine)
+    with pytest.raises(EngineAnswerInvalid, match="KeyError: 'nonsense'"):
+        await ray.engine._child.call("nonsense")
+    assert [node.name for node in await ray.engine.inventory()] == NODES
 
 
 @pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])

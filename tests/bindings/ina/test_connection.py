@@ -7,8 +7,8 @@ from pathlib import Path
 
 from offpath.bindings.ina import frames
 from offpath.bindings.ina.connection import SwitchFabric
+from offpath.bindings.ina.port import TreeAttached, TreeLost, TreeSession
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import TreeAttached, TreeLost, TreeSession
 
 BOUND_S = 15.0
 NBYTES = 8 << 20

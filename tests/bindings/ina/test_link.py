@@ -1,4 +1,4 @@
-"""The emulated link keeps its rate in both directions, whoever uses it, and counts what passes."""
+"""The emulated link keeps its rate in both directions, with any number of users, and counts what passes."""
 
 from __future__ import annotations
 

@@ -426,7 +426,7 @@ class TestListeningSocket:
 
 
 @needs_root
-def test_no_other_user_can_hold_up_whoever_makes_a_socket(tmp_path: Path) -> None:
+def test_no_other_user_can_hold_up_a_process_that_makes_a_socket(tmp_path: Path) -> None:
     """A runtime directory of mode 0755, as the shipped unit has it, and a lock file left behind. Another user
     locks all that it can open there."""
     listening_socket(path := str(tmp_path / "s"), socket.SOCK_STREAM).close()

@@ -303,7 +303,7 @@ def test_the_attackers_queue_pairs_do_carry_what_is_their_right(siege: Siege) ->
 def test_a_forged_packet_that_has_everything_right_is_taken(siege: Siege, number: int) -> None:
     """Not held, and held here so that nobody believes it is: a packet of a reliable connection does not say which queue
     pair sent it. From the right address, with the right number, key and bounds, it is the peer's own; and what the peer
-    then sends under that number counts as a repetition. 24 bits of luck, and no luck at all for whoever may ask the
+    then sends under that number counts as a repetition. 24 bits of luck, and no luck at all for a user who may ask the
     requester's kernel (`rdma resource show qp`)."""
     victim = siege.victims[number]
     right = victim.expected_psn(at_daemon=True)

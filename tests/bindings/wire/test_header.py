@@ -285,7 +285,7 @@ def test_a_header_and_its_descriptors_fit_the_header_part() -> None:
     assert FIXED_BYTES + MAX_TENSORS * TENSOR_BYTES == HEADER_COPY_BYTES <= HEADER_PART_BYTES
 
 
-# -- known answers: whoever changes one of these changes the protocol's version with it ----------------------------
+# -- known answers: a change of one of these changes the protocol's version too ------------------------------------
 TENSOR = Tensor(DTYPE_CODES["float32"], (2, 3), 8, 24)
 KNOWN_TENSOR = bytes.fromhex(
     "0a 02 0000 00000000"  # dtype float32, ndim, reserved

@@ -164,7 +164,7 @@ def test_the_largest_messages_fit_the_channel() -> None:
     assert RESULT_BYTES + MAX_TENSORS * TENSOR_BYTES + INLINE_RESULT_BYTES <= MAX_MESSAGE_BYTES
 
 
-# -- known answers: whoever changes one of these changes the protocol's version with it ----------------------------
+# -- known answers: a change of one of these changes the protocol's version too ------------------------------------
 KNOWN_TENSOR = pack_tensors([Tensor(10, (2, 3), 8, 24)])  # its own bytes are held by test_header
 KNOWN_LAUNCH = bytes.fromhex(
     "01 03 01 00 24232221"  # launch, flags, one tensor, reserved, kernel id

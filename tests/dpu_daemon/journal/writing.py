@@ -17,7 +17,7 @@ BOOT = "b" * 36
 
 
 class Bytes:
-    """A journal's storage that outlives whoever writes it."""
+    """A journal's storage that outlives its writer."""
 
     def __init__(self, nbytes: int) -> None:
         self.bytes = bytearray(nbytes)

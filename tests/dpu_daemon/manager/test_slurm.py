@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from offpath.cli.local.job_manager import JobManager
 from offpath.cli.local.slurm_cluster import SlurmCluster
 
 from ...support.processes import BOUND_S, until
+from ...support.slurm import manager_on, slurm_cluster
 
 pytestmark = pytest.mark.slow
 LONG_S = 3 * BOUND_S
@@ -21,30 +20,15 @@ LONG_S = 3 * BOUND_S
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[SlurmCluster]:
-    folder = Path(tempfile.mkdtemp(prefix="offpath-s-"))
-    cluster = SlurmCluster(folder)
-    try:
-        cluster.open()
-        yield cluster
-    finally:
-        cluster.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with slurm_cluster() as made:
+        yield made
 
 
 @pytest.fixture
 def here(slurm: SlurmCluster, tmp_path: Path) -> Iterator[JobManager]:
-    """``settle_s`` is as for a Slurm that may be killed."""
     slurm.mend()
-    engine = {
-        "kind": "slurm", "bin": str(slurm.programs), "conf": slurm.environment["SLURM_CONF"], "poll_ms": 300,
-        "settle_s": 6.0,
-    }  # fmt: skip
-    network = {"link_gbps": 100, "oversubscription": 4, "switch_memory_mib": 5}
-    with JobManager(
-        str(tmp_path / "manager"), {"engine": engine, "network": network, "policy": {"batch_ms": 200}}
-    ) as it:
-        yield it
-        assert "Traceback" not in it.log
+    with manager_on(slurm, tmp_path / "manager") as made:
+        yield made
 
 
 def test_a_job_runs_on_the_chosen_nodes_and_a_plain_sbatch_is_placed_too(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
+from offpath.bindings.ina.port import TreeAttached, TreeEvent, TreeLost
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost
 from offpath.cli.local.switches import Switches
 from offpath.dpu_daemon.switch.summing import bf16_to_fp32, fp32_to_bf16
 

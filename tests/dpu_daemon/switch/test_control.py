@@ -20,8 +20,8 @@ import pytest
 from offpath.bindings.errors import FabricAddressError, PeerGone
 from offpath.bindings.ina.address import parse_address
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
+from offpath.bindings.ina.port import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.cli.local.switches import Switches
 from offpath.dpu_daemon.switch import control as control_module

@@ -16,8 +16,8 @@ from offpath.bindings.ina import frames
 from offpath.bindings.ina.address import parse_address
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.frames import CHUNK_BYTES, Reason
+from offpath.bindings.ina.port import TreeLost, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import TreeLost, TreeRefused, TreeResult
 from offpath.cli.local.switches import Switches
 
 from .ranks import STAMP, all_reduce, close_all, event_of, expected, inputs_of, job_of, same_bits, settled

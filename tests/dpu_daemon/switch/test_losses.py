@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
+from offpath.bindings.ina.port import TreeAttached, TreeLost, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import TreeAttached, TreeLost, TreeResult
 from offpath.cli.local.switches import Switches
 
 from .ranks import (

@@ -13,8 +13,8 @@ import pytest
 
 from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.frames import CHUNK_BYTES
+from offpath.bindings.ina.port import TreeAttached, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter, plain_bytes
-from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.local.switches import Switches
 
 from .ranks import (
@@ -108,7 +108,7 @@ def events(switches: Switches, name: str = "s0") -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("capacity", [1, 2])
 def test_two_jobs_share_and_the_root_never_has_more_than_it_has_room_for(capacity: int, tmp_path: Path) -> None:
-    """Both run as often as they can; whoever is refused would run plain, which takes its place in the order here."""
+    """Both run as often as they can; a refused job would run plain, which takes its place in the order here."""
     with Switches(str(tmp_path), capacity=capacity) as switches:
         jobs = {name: job_of(switches, name, FOUR, rates=[64 << 20] * 4) for name in ("one", "two")}
         refusals = dict.fromkeys(jobs, 0)

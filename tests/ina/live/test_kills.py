@@ -17,7 +17,7 @@ RANK_KILLS = {"quick": 1, "ci": 2, "full": 10}[SIZE]
 
 
 @pytest.mark.slow
-def test_trainings_go_on_whoever_is_killed_and_end_with_the_right_weights() -> None:
+def test_trainings_go_on_when_any_process_is_killed_and_end_with_the_right_weights() -> None:
     found = Found()
     clusters, kills = KILLS
     for seed in range(clusters):

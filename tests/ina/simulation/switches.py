@@ -113,7 +113,7 @@ class SimSwitch:
         return self.world.random.choice((0, 0, 1 << 40))
 
     def _gives_up(self) -> bool:
-        """Sooner or later whoever waits for a place is refused."""
+        """Sooner or later a job that waits for a place is refused."""
         awaited = self.root.awaited()
         self.waited.update(awaited)
         if not awaited or self.world.random.random() > _GIVES_UP:

@@ -85,6 +85,45 @@ def test_a_job_that_the_engine_lost_fails_when_the_engine_says_that_it_had_begun
     assert (workload.get("job").state, workload.get("job").detail) == (WorkState.FAILED, "the engine lost it")
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_job_that_may_have_begun_is_not_placed_elsewhere_when_its_node_is_refused(restarted: bool) -> None:
+    """Slurm forgets an end after MinJobAge; what proves that the command ran is on the disk of the drained node."""
+    workload = made(spec())
+    place(workload, "job.1", Share("a", 2))
+    if restarted:  # before the answer to the start was recorded
+        saved, workload = workload.get("job"), made()
+        workload.remember([saved])
+    else:
+        workload.answered(Seen("job.1", Report.RUNNING), 5)
+    asked = 0
+    for look in range(20):
+        workload.see_nodes(NODES)
+        if workload.see_jobs([], look, is_all=True)[-1:] == [Start("job.1")]:
+            asked += 1
+            workload.refused("job.1", "node a is drained", look)
+    assert asked == module.MOST_REFUSALS
+    work = workload.get("job")
+    assert work.state is WorkState.FAILED
+    assert work.detail.endswith("node a is drained")
+
+
+def test_a_job_whose_start_was_not_answered_is_not_placed_elsewhere() -> None:
+    workload = made(spec())
+    place(workload, "job.1", Share("a", 2))
+    workload.unanswered("job.1")
+    workload.refused("job.1", "node a is drained", 5)
+    assert workload.get("job").state is WorkState.STARTING
+
+
+def test_a_job_that_the_engine_proves_not_to_have_begun_is_placed_elsewhere() -> None:
+    workload = made(spec())
+    place(workload, "job.1", Share("a", 2))
+    workload.answered(Seen("job.1", Report.RUNNING), 5)
+    assert workload.see_jobs([Seen("job.1", Report.LOST, has_begun=False)], 6, is_all=True)[-1] == Start("job.1")
+    workload.refused("job.1", "node a is drained", 7)
+    assert workload.get("job").state is WorkState.QUEUED
+
+
 def test_a_job_that_a_killed_engine_holds_again_is_started_again() -> None:
     workload = made(spec())
     place(workload, "job.1", Share("a", 2))
@@ -246,11 +285,18 @@ def _running(self: Workload) -> tuple[Work, ...]:
     return tuple([work for work in self.works.values() if work.state is WorkState.RUNNING])
 
 
+def _elsewhere(self: Workload, identity: str, reason: str, now_ns: int) -> list[object]:
+    self.works[identity].may_have_begun = False
+    return list(_REFUSED(self, identity, reason, now_ns))
+
+
+_REFUSED = Workload.refused
 PLANTED: dict[str, tuple[str, object]] = {
     "starts a job that has run again": ("_missing", lambda self, work, now_ns: [Start(work.identity)]),
     "forgets a start whose answer was lost": ("_missing", lambda self, work, now_ns: []),
     "gives the GPUs of starting jobs away": ("active", property(_running)),
     "does not save what it accepts": ("_accept", _keeps),
+    "places a job that may have begun elsewhere": ("refused", _elsewhere),
     "loses a cancellation": ("cancel", lambda self, name, now_ns: [End(self.get(name).identity)]),
 }
 

@@ -62,6 +62,8 @@ class Engine:
     """Jobs that were in ``held``: their users have the ids, and this engine does not lose them."""
     launches: Counter[str] = field(default_factory=Counter)
     forgotten: set[str] = field(default_factory=set)
+    records: dict[str, str] = field(default_factory=dict)
+    """Of commands that began: the first node, on whose disk that is written; nobody else knows it for ever."""
     ready: set[str] = field(default_factory=lambda: set(NODES))
     names_gpus: bool = True
 
@@ -69,7 +71,7 @@ class Engine:
         job = self.jobs[identity]
         shares = job.shares if job.report is not Report.PENDING else ()
         code = {Report.SUCCEEDED: 0, Report.FAILED: 1}.get(job.report)
-        return Seen(identity, job.report, shares, code)
+        return Seen(identity, job.report, shares, code, has_begun=job.report is not Report.LOST or job.launches > 0)
 
     def start(self, work: Work) -> Seen | str:
         """A text: it refuses."""
@@ -84,7 +86,10 @@ class Engine:
             return "a node is drained"
         if work.identity.endswith("3"):
             return "no such partition"
-        self.jobs[work.identity] = Job(work.placed.shares)
+        if self.records.get(work.identity) == work.placed.shares[0].node:
+            self.jobs[work.identity] = Job(work.placed.shares, Report.LOST, launches=1)
+        else:
+            self.jobs[work.identity] = Job(work.placed.shares)
         return self.seen(work.identity)
 
     def release(self, work: Work) -> Seen | None:
@@ -117,6 +122,7 @@ class Engine:
             elif job.report is Report.RUNNING and not job.launches and self.random.random() < 0.5:
                 job.launches += 1
                 self.launches[identity] += 1
+                self.records[identity] = job.shares[0].node
             elif job.report is Report.RUNNING and job.launches and self.random.random() < 0.15:
                 job.report = self.random.choice((Report.SUCCEEDED, Report.SUCCEEDED, Report.FAILED))
         self.judge()
@@ -134,6 +140,13 @@ class Engine:
                 job.report, job.is_held = Report.PENDING, True
             elif job.report in (Report.PENDING, Report.RUNNING):
                 job.report = Report.LOST
+
+    def expire(self) -> None:
+        """It forgets what ended long ago, whether the controller has recorded it or not."""
+        for identity, job in list(self.jobs.items()):
+            has_ended = job.report not in (Report.PENDING, Report.RUNNING)
+            if has_ended and identity not in self.submitted and self.random.random() < 0.3:
+                del self.jobs[identity]
 
     def judge(self) -> None:
         """Every job runs once at most, and no GPU has two."""
@@ -202,7 +215,7 @@ class World:
         acts = (
             self.submit, self.submit, self.hold, self.cancel, self.look, self.look, self.look, self.carry_one,
             self.carry_one, self.carry_one, self.decide, self.decide, self.engine.step, self.engine.step, self.kill,
-            self.engine.lose, self.drain,
+            self.engine.lose, self.engine.expire, self.drain,
         )  # fmt: skip
         act = self.random.choice(acts)
         self.seen[act.__name__] += 1
@@ -265,6 +278,8 @@ class World:
         answer = self._at_engine(command)
         if self.random.random() < 0.15:
             self.seen["answer lost"] += 1
+            if isinstance(command, Start):
+                self.workload.unanswered(command.identity)
             return
         match command, answer:
             case (Start() | Release(), Seen()):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from offpath.bindings.engines.local_ledger import Ledger
+from offpath.bindings.engines.plain import tree
 from offpath.bindings.engines.port import (
     EngineJob,
     Gpu,
@@ -42,19 +43,6 @@ def this_machine() -> NodeInfo:
     """This machine by its host name, with the GPUs that have a device node of NVIDIA's driver."""
     found = sorted(int(match[1]) for name in os.listdir("/dev") if (match := re.fullmatch(r"nvidia([0-9]+)", name)))
     return NodeInfo(socket.gethostname().split(".")[0], tuple(Gpu(index) for index in found))
-
-
-def tree(nodes: Sequence[NodeInfo]) -> str:
-    """topology.conf(5) of nodes whose switches are known: leaf switches below one; empty if one's is not."""
-    leaves: dict[str, list[str]] = {}
-    for node in nodes:
-        leaves.setdefault(node.switch, []).append(node.name)
-    if not leaves or "" in leaves:
-        return ""
-    lines = [f"SwitchName={switch} Nodes={','.join(names)}" for switch, names in sorted(leaves.items())]
-    if len(leaves) > 1:
-        lines.append(f"SwitchName=all-of-{len(leaves)} Switches={','.join(sorted(leaves))}")
-    return "\n".join(lines) + "\n"
 
 
 class LocalEngine:

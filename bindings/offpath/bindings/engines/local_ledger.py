@@ -22,7 +22,8 @@ from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 
 from offpath.bindings.engines import local_runner
-from offpath.bindings.engines.port import PATH, EngineJob, JobState, Place, Start
+from offpath.bindings.engines.plain import places_of, start_document
+from offpath.bindings.engines.port import EngineJob, JobState, Place, Start
 from offpath.bindings.errors import EngineAnswerInvalid, EngineUnavailable
 
 _START_S: Final = 30.0
@@ -82,11 +83,7 @@ class Ledger:
         """The intent, on the disk before any process is started."""
         folder = Path(tempfile.mkdtemp(prefix=".new-", dir=self._jobs))
         folder.chmod(0o755)
-        local_runner.write(str(folder), "start.json", {
-            "identity": start.identity, "places": [[p.node, p.gpu_count, list(p.gpus), p.model] for p in places],
-            "argv": list(start.argv), "environment": dict(start.environment), "path": PATH, "user": start.user,
-            "working_directory": start.working_directory, "output": start.output,
-        })  # fmt: skip
+        local_runner.write(str(folder), "start.json", start_document(start, places))
         folder.rename(self._jobs / start.identity)
         local_runner.sync(str(self._jobs))
 
@@ -169,7 +166,7 @@ def _as_known(folder: Path) -> Iterator[None]:
 
 
 def _job(start: Mapping[str, Any], started: object, ended: Mapping[str, Any] | None) -> EngineJob:
-    places = tuple(Place(node, count, tuple(gpus), model) for node, count, gpus, model in start["places"])
+    places = places_of(start["places"])
     identity = str(start["identity"])
     if ended is not None:
         return EngineJob(identity, identity, JobState(ended["state"]), places, ended["code"], str(ended["reason"]))

@@ -32,7 +32,7 @@ _SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def boot() -> str:
-    """The kernel's id of this boot: processes of another one are gone."""
+    """The kernel's id of this boot: processes of another one have ended."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 

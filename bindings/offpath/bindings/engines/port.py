@@ -128,7 +128,7 @@ class JobState(StrEnum):
 class EngineJob:
     """A job as the engine reports it. ``engine_id``: the engine's own id, for its users only. ``exit_code``: of the
     first process that failed, else 0; negative: a signal; None: not ended, or unknown. ``reason``: the engine's
-    text."""
+    text. ``has_begun``: False: the engine proves that the command never began; only then may another place start it."""
 
     identity: str
     engine_id: str
@@ -136,6 +136,7 @@ class EngineJob:
     places: tuple[Place, ...] = ()
     exit_code: int | None = None
     reason: str = ""
+    has_begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

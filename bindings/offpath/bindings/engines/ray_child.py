@@ -175,5 +175,7 @@ def _settle(waiting: asyncio.Future[Any], answer: Mapping[str, Any]) -> None:
         waiting.set_exception(EngineRefused(text))
     elif answer["fault"] == "unavailable":
         waiting.set_exception(EngineUnavailable(text))
+    elif answer["fault"] == "broken":
+        waiting.set_exception(EngineAnswerInvalid(f"the process that speaks to Ray failed: {text}"))
     else:
         waiting.set_exception(EngineAnswerInvalid(f"unknown fault {bounded(str(answer['fault']))}"))

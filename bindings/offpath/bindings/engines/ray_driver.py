@@ -2,13 +2,13 @@
 
 ``PYTHON -I ray_driver.py ADDRESS FOLDER``; ADDRESS: of Ray's GCS, or ``auto``; FOLDER: of the supervisors' records. A
 line of JSON on stdin is a call, ``{"id": …, "call": …, "argument": …}``; the answer on stdout has its id and
-``value``, or ``fault`` (``refused``, ``unavailable``, ``missing``) and ``text``. The first line is the answer 0:
-connected or not. The process ends with stdin. Ray may end it at any time, as it does when the GCS is lost: nothing is
-kept here.
+``value``, or ``fault`` (``refused``, ``unavailable``, ``missing``, ``broken``) and ``text``. The first line is the
+answer 0: connected or not. The process ends with stdin. Ray may end it at any time, as it does when the GCS is lost:
+nothing is kept here.
 
 What the cluster knows of jobs, beside the supervisors (`ray_supervisor`): an entry per job in the GCS's key-value
-store, written before a supervisor is asked to start it. A job whose first node is gone is thereby known as lost, also
-to a controller that comes later.
+store, written before a supervisor is asked to start it. A job whose first node is lost is therefore known as lost,
+also to a controller that comes later.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,8 @@ class Cluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray, self._folder, self._kv = ray, folder, internal_kv
+        self.faults = (ray.exceptions.RayError, RuntimeError, ValueError, OSError)
+        """What Ray's calls raise: its documentation names the first; its client code raises the others too."""
         self._affinity = NodeAffinitySchedulingStrategy
         self._source = (_HERE / "ray_process.py").read_text()
         self._actor = ray.remote(num_cpus=0, num_gpus=0, max_restarts=0, max_task_retries=0)(_supervisor(ray))
@@ -95,10 +98,14 @@ class Cluster:
         answered = set()
         for ref in done:
             try:
-                jobs |= {job["identity"]: job for job in self._ray.get(ref)}
+                reports = {job["identity"]: job for job in self._ray.get(ref)}
                 answered.add(asked[ref])
             except self._ray.exceptions.RayError:
                 continue  # it died just now: the next look finds its node without one, or no node
+            for identity, report in reports.items():
+                first = entries[identity]["places"][0][0] if identity in entries else asked[ref]
+                if first == asked[ref]:  # the supervisor of earlier places still has it as lost
+                    jobs[identity] = report
         for identity in jobs.keys() - self._entries.keys():  # the GCS lost its entries with Ray's head
             self._write_entry(identity, jobs[identity]["places"])
         silent = []
@@ -267,7 +274,8 @@ def connect(address: str, folder: str, answers: Answers) -> Cluster | None:
             address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, include_dashboard=False
         )
         cluster = Cluster(ray, folder)
-    except Exception as fault:  # boundary to Ray
+    except Exception as fault:  # Ray does not document what init raises; the answer has it, whatever it is
+        traceback.print_exc()
         answers.fault(0, "unavailable", f"Ray at {address}: {type(fault).__name__}: {fault}")
         return None
     answers.value(0, ray.__version__)
@@ -290,9 +298,12 @@ def main() -> None:
             answers.value(call["id"], calls[call["call"]](call["argument"]))
         except Refused as fault:
             answers.fault(call["id"], "refused", str(fault))
-        except Exception as fault:  # boundary to Ray, which raises errors of many kinds
+        except (Unavailable, *cluster.faults) as fault:
             cause = getattr(fault, "cause", None) or fault  # of an error in a supervisor, without its traceback
             answers.fault(call["id"], "unavailable", f"{type(cause).__name__}: {cause}")
+        except Exception as fault:  # a bug here, or a Ray that answers in a form unknown here: the caller must learn it
+            traceback.print_exc()
+            answers.fault(call["id"], "broken", f"{type(fault).__name__}: {fault}")
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for line in sys.stdin.buffer:

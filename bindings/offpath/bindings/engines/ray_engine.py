@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from offpath.bindings.engines.local import tree
+from offpath.bindings.engines.plain import places_of, start_document, tree
 from offpath.bindings.engines.port import (
-    PATH,
     EngineJob,
     Gpu,
     JobState,
@@ -85,11 +85,8 @@ class RayEngine:
     async def start(self, start: Start) -> EngineJob:
         """See `Engine.start`. Ray chooses the GPU indices: those of `Place.gpus` are not followed."""
         check_start(start)
-        job = _read(_job, await self._child.call("start", {
-            "identity": start.identity, "places": [[p.node, p.gpu_count, [], p.model] for p in start.places],
-            "argv": list(start.argv), "environment": dict(start.environment), "path": PATH, "user": start.user,
-            "working_directory": start.working_directory, "output": start.output,
-        }))  # fmt: skip
+        places = [replace(place, gpus=()) for place in start.places]
+        job = _read(_job, await self._child.call("start", start_document(start, places)))
         self._last[job.identity] = job
         return self._memory.saw(job)
 
@@ -129,7 +126,7 @@ class RayEngine:
         if identity in self._last:
             return self._last[identity]
         reason = "the job's supervisor does not answer now"
-        return EngineJob(identity, identity, JobState.PENDING, _places(found["places"]), reason=reason)
+        return EngineJob(identity, identity, JobState.PENDING, places_of(found["places"]), reason=reason)
 
 
 def _read(reading: Any, answer: Any) -> Any:
@@ -151,10 +148,7 @@ def _job(found: Mapping[str, Any]) -> EngineJob:
     code = found["code"]
     identity = str(found["identity"])
     return EngineJob(
-        identity, f"offpath:{identity}", JobState(found["state"]), _places(found["places"]),
+        identity, f"offpath:{identity}", JobState(found["state"]), places_of(found["places"]),
         None if code is None else int(code), bounded(str(found["reason"])),
+        has_begun=bool(found["has_begun"]) or found["state"] != JobState.LOST,
     )  # fmt: skip
-
-
-def _places(found: Sequence[Any]) -> tuple[Place, ...]:
-    return tuple(Place(str(node), int(count), tuple(map(int, gpus)), str(model)) for node, count, gpus, model in found)

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import pwd
 import select
@@ -34,14 +35,15 @@ import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+logger = logging.getLogger(__name__)  # Ray's log of the actor
 _LOCK_S = 20.0
 """A supervisor that dies with its cluster may have the folder for so long."""
 _LISTEN_S = 0.2
 """How often a place looks whether it is to end."""
 _LOOK_S = 2.0
-"""How often a job that waits looks whether it waits in vain."""
-_IN_VAIN = 3
-"""Looks in a row."""
+"""How often a job that waits looks whether Ray can ever give it its GPUs."""
+_INFEASIBLE_LOOKS = 3
+"""So often in a row Ray says that it cannot; then the job is lost."""
 _FINAL = ("succeeded", "failed", "cancelled", "lost")
 
 
@@ -88,7 +90,7 @@ class Job:
         self.arrived, self.stopped = asyncio.Event(), asyncio.Event()
         self.state, self.reason, self.code = "pending", "", 0
         self.has_begun = self.is_cancelled = False
-        self.lost = ""
+        self.lost = self.warning = ""
 
     def report(self) -> dict[str, Any]:
         """What the driver learns."""
@@ -104,13 +106,14 @@ class Job:
         }  # fmt: skip
 
     def end(self) -> None:
-        """Decide the final state, and write it."""
+        """Decide the final state, and write it. ``warning`` is reported with it."""
         if self.lost:
             self.state, self.reason = "lost", self.lost
         elif self.is_cancelled:
             self.state, self.reason = "cancelled", ""
         else:
             self.state, self.reason = ("failed" if self.code else "succeeded"), ""
+        self.reason = "; ".join(filter(None, (self.reason, self.warning)))
         write(self.folder, "ended.json", json.dumps(self.report()))
 
 
@@ -246,16 +249,24 @@ class Supervisor:
         try:
             group = await asyncio.to_thread(self._group, job)
             await self._wait(job, group)
-        except Exception as fault:  # boundary to Ray: the job must end with a state
+        except Exception as fault:  # whatever failed, Ray or this module: the job must end, and its reason says of what
+            logger.exception("job %s: supervision failed", job.spec["identity"])
             job.lost = job.lost or f"{type(fault).__name__}: {fault}"[:300]
         finally:
             job.stopped.set()
             job.arrived.set()
             if group is not None:
-                with contextlib.suppress(Exception):
-                    await asyncio.to_thread(remove_placement_group, group)
+                await self._give_back(job, group)
         job.end()
         del self._tasks[job.spec["identity"]]
+
+    async def _give_back(self, job: Job, group: Any) -> None:
+        """If it fails, Ray holds the GPUs until this process ends."""
+        try:
+            await asyncio.to_thread(remove_placement_group, group)
+        except Exception as fault:  # whatever Ray raises: the job must end, and its report says this
+            logger.exception("job %s: placement group not removed", job.spec["identity"])
+            job.warning = f"Ray did not free its GPUs: {type(fault).__name__}: {fault}"[:300]
 
     def _group(self, job: Job) -> Any:
         """The GPUs of all places, all or none; None: no place has one."""
@@ -289,7 +300,7 @@ class Supervisor:
         refs = await asyncio.to_thread(self._places, job, group)
         waiting: set[asyncio.Future[Any]] = {asyncio.wrap_future(ref.future()) for ref in refs}
         stopping = asyncio.ensure_future(job.stopped.wait())
-        in_vain, is_cut = 0, False
+        infeasible, is_cut = 0, False
         while waiting:
             watched = {*waiting, stopping} if not stopping.done() else waiting
             done, _ = await asyncio.wait(watched, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -304,8 +315,8 @@ class Supervisor:
                 table = await asyncio.to_thread(placement_group_table, group)
                 scheduling = table.get("stats", {}).get("scheduling_state", "")
                 job.reason = f"waits for GPUs: placement group {table.get('state')} {scheduling}".strip()
-                in_vain = in_vain + 1 if scheduling == "INFEASIBLE" else 0
-                if in_vain == _IN_VAIN:
+                infeasible = infeasible + 1 if scheduling == "INFEASIBLE" else 0
+                if infeasible == _INFEASIBLE_LOOKS:
                     job.lost = job.reason
                     job.stopped.set()
                     job.arrived.set()
@@ -314,7 +325,7 @@ class Supervisor:
     def _ended(self, job: Job, place: asyncio.Future[Any]) -> None:
         try:
             code = place.result()
-        except Exception as fault:  # Ray's, of any kind: the place's node or worker died, or it was never scheduled
+        except ray.exceptions.RayError as fault:  # the place's node or worker died, or it was never scheduled
             if not (job.is_cancelled and not job.has_begun):
                 job.lost = job.lost or f"{type(fault).__name__}: {fault}"[:300]
             code = None

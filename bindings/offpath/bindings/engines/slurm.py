@@ -34,7 +34,7 @@ from offpath.bindings.engines.port import (
 from offpath.bindings.engines.slurm_reading import SlurmJob
 from offpath.bindings.engines.slurm_script import Submission, name
 from offpath.bindings.engines.watching import Memory, changes
-from offpath.bindings.errors import EngineJobUnknown, EngineRefused, EngineUnavailable
+from offpath.bindings.errors import EngineJobUnknown, EngineRefused, EngineUnavailable, JobEngineError
 
 PLUGIN: Final = Path(__file__).with_name("job_submit.lua")
 """Slurm's plug-in that holds jobs of users, for JobSubmitPlugins=lua."""
@@ -107,12 +107,11 @@ class SlurmEngine:
         """See `Engine.start`. Slurm chooses the GPU indices: those of `Place.gpus` are not followed."""
         check_start(start)
         async with self._one_at_a_time(start.identity):
-            submissions = await self._submissions(start.identity)
-            if not submissions:
-                await self._submit(start)
-                submissions = await self._submissions(start.identity)
-                if not submissions:
-                    raise EngineUnavailable(f"job {start.identity}: slurmctld lost it; start it again")
+            try:
+                submissions = await self._submitted(start)
+            except JobEngineError as fault:
+                fault.may_have_begun = False  # it is held at most
+                raise
             job = await self._settle(submissions)
         if not job.places or not any(place.gpus for place in job.places):
             job = replace(job, places=tuple(replace(place, gpus=()) for place in start.places))
@@ -169,6 +168,16 @@ class SlurmEngine:
         """See `Engine.close`; there is nothing to close."""
 
     # -- submissions ----------------------------------------------------------------------------------------------
+    async def _submitted(self, start: Start) -> dict[str, list[SlurmJob]]:
+        """The job's submissions; if it has none, it is submitted."""
+        submissions = await self._submissions(start.identity)
+        if not submissions:
+            await self._submit(start)
+            submissions = await self._submissions(start.identity)
+            if not submissions:
+                raise EngineUnavailable(f"job {start.identity}: slurmctld lost it; start it again")
+        return submissions
+
     async def _submit(self, start: Start) -> None:
         """Submit it held. Afterwards it is in Slurm, or EngineRefused or EngineUnavailable tells that it may not be.
 

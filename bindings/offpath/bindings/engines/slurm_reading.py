@@ -40,6 +40,7 @@ _RUNNING: Final = {"RUNNING", "COMPLETING", "STAGE_OUT", "STOPPED", "RESIZING", 
 _LOST: Final = {"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"}
 _CLOSED: Final = {"DRAIN", "FAIL", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED",
                   "POWERED_DOWN", "POWERING_DOWN", "BLOCKED", "INVALID_REG"}  # fmt: skip
+_NO_CONTACT: Final = {"DOWN", "ERROR", "FUTURE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ def nodes(text: bytes, switches: dict[str, str]) -> tuple[NodeInfo, ...]:
     found = {}
     for each in _list(text, "nodes"):
         name = _text(each, "name")
-        state = _states(each, "state") | {flag.upper() for flag in _strings(each.get("state_flags"))}
-        closed, down = state & _CLOSED, state & {"DOWN", "UNKNOWN", "ERROR", "FUTURE", "NOT_RESPONDING", "NO_RESPOND"}
+        state = _node_states(each)
+        closed, down = state & _CLOSED, state & {*_NO_CONTACT, "UNKNOWN", "NOT_RESPONDING", "NO_RESPOND"}
         known = NodeState.DOWN if down else NodeState.DRAINED if closed else NodeState.READY
         reason = bounded(_text(each, "reason")) if known is not NodeState.READY else ""
         found[name] = NodeInfo(name, _gpus(_text(each, "gres")), switches.get(name, ""), known, reason)
@@ -111,10 +112,16 @@ def nodes(text: bytes, switches: dict[str, str]) -> tuple[NodeInfo, ...]:
 
 
 def unregistered(text: bytes) -> set[str]:
-    """Nodes of `sinfo --json` whose state slurmctld does not know: it was started and they did not register yet."""
+    """Nodes of `sinfo --json` that did not register since slurmctld was started, and that it did not give up.
+
+    The state of most is UNKNOWN. One that had a job when slurmctld wrote its state has the state of then, but no start
+    time of its slurmd, which only a registration brings.
+    """
     found = set()
     for each in _list(text, "nodes"):
-        if "UNKNOWN" in _states(each, "state") | {flag.upper() for flag in _strings(each.get("state_flags"))}:
+        state = _node_states(each)
+        has_registered = "slurmd_start_time" not in each or _number(each, "slurmd_start_time") > 0
+        if "UNKNOWN" in state or not (has_registered or state & (_CLOSED | _NO_CONTACT)):
             found.add(_text(each, "name"))
     return found
 
@@ -156,7 +163,7 @@ def merged(components: Sequence[SlurmJob]) -> EngineJob:
     leader = components[0]
     state, code, reason = _outcome(leader)
     places = tuple(place for each in components for place in each.places)
-    return EngineJob(leader.identity, str(leader.leader), state, places, code, reason)
+    return EngineJob(leader.identity, str(leader.leader), state, places, code, reason, not leader.never_ran)
 
 
 def _outcome(job: SlurmJob) -> tuple[JobState, int | None, str]:
@@ -299,6 +306,11 @@ def _strings(value: object) -> list[str]:
 def _states(each: dict[str, Any], name: str) -> set[str]:
     value = each.get(name)
     return {one.upper() for one in ([value] if isinstance(value, str) else _strings(value))}
+
+
+def _node_states(each: dict[str, Any]) -> set[str]:
+    """State and flags: releases differ in what is which."""
+    return _states(each, "state") | {flag.upper() for flag in _strings(each.get("state_flags"))}
 
 
 def _number(each: dict[str, Any], name: str) -> int:

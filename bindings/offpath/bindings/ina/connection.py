@@ -18,8 +18,8 @@ from offpath.bindings.errors import InaFrameError, ResourceClosed
 from offpath.bindings.ina import frames
 from offpath.bindings.ina.address import begin_connecting, parse_address
 from offpath.bindings.ina.frames import CHUNK_BYTES, DTYPES, Kind
+from offpath.bindings.ina.port import TreeAttached, TreeEvent, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import Direction, RateLimiter
-from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost, TreeRefused, TreeResult
 
 PATIENCE_S: Final = 5.0
 MOST_REFUSED_AHEAD: Final = 1024

@@ -120,7 +120,7 @@ class ModelTable(_Table):
 
 class OperationTable(_Table):
     """``[operation]``: logging and access. ``state``: the jobs' file, on a local disk. ``uids``: users that may submit
-    jobs, besides root and the job manager's own; their jobs run as the job manager's user."""
+    and cancel jobs, besides root and the job manager's own; the engine runs a job as its submitter, or refuses it."""
 
     state: FilePath
     log: Literal["text", "json"] = "text"

@@ -148,9 +148,10 @@ class ManagerShell:
                 decisions = await asyncio.to_thread(self.information.decide, batch)
         except Exception as fault:  # boundary to a policy, which may be a plug-in's
             self.counters["batches_failed"] += 1
+            is_first = self.counters["batches_failed"] == 1  # each batch may fail alike: one traceback is enough
             logger.warning(
                 "batch %d: policy %s failed: %r", batch.number, self.config.policy.name, fault,
-                extra={"code": "batch_failed"},
+                exc_info=fault if is_first else None, extra={"code": "batch_failed"},
             )  # fmt: skip
             return
         self.counters["batches"] += 1
@@ -198,6 +199,8 @@ class ManagerShell:
                 waiting.popleft()
         except JobEngineError as fault:
             self.counters["engine_faults"] += 1
+            if isinstance(waiting[0], Start) and fault.may_have_begun:
+                self.workload.unanswered(identity)
             logger.info("job %s: %s", identity, fault, extra={"code": "engine_call_failed"})
         except PlaceUnusable:
             pass  # `carry` has ended the job manager

@@ -32,7 +32,7 @@ def node_of(info: NodeInfo) -> Node:
 def seen_of(job: EngineJob) -> Seen:
     """A job as the engine reports it."""
     shares = tuple([Share(place.node, place.gpu_count, place.gpus) for place in job.places])
-    return Seen(job.identity, Report(str(job.state)), shares, job.exit_code, job.reason)
+    return Seen(job.identity, Report(str(job.state)), shares, job.exit_code, job.reason, job.has_begun)
 
 
 def held_of(job: PendingJob) -> Held:

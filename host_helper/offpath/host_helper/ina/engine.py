@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import torch
 
+from offpath.bindings.ina.port import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter, plain_bytes
-from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.host_helper.ina.collectives import Collectives, Pending, Shape
 from offpath.host_helper.ina.plan import Plan
 from offpath.host_helper.ina.rank_file import RankFileError, RankStateFile

@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from offpath.bindings.errors import OffpathError, ResourceClosed
 from offpath.bindings.ina.connection import SwitchFabric
+from offpath.bindings.ina.port import InaFabric
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import InaFabric
 from offpath.bindings.runtime import runtime_directory
 from offpath.host_helper.ina.carried import check, flat
 from offpath.host_helper.ina.collectives import Collectives, Shape, left_to_right

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.ports import InaFabric, TreeEvent, TreeLost, TreeSession
+from offpath.bindings.ina.port import InaFabric, TreeEvent, TreeLost, TreeSession
 from offpath.sched.ina.protocol.records import EpochRecord, Operation
 
 AGAIN_S: Final = 1.0

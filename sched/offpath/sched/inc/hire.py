@@ -30,7 +30,7 @@ from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.scheduler import Scheduler
 
 GANG_MS: Final = 10_000
-"""For how long a job may hold some of its places in vain."""
+"""For how long a job may hold some of its places without running."""
 
 
 class Hire(Scheduler):
@@ -81,7 +81,7 @@ class Hire(Scheduler):
                 reason = self._reason(built, each, text)
                 decisions.append(FlavorChosen(each.of.job.request.job, each.of.group.composite,
                                               each.of.group.implementation, reason))  # fmt: skip
-        for each in picked:  # the flavors first: whoever reads in order knows why a group starts
+        for each in picked:  # the flavors first: a reader in order sees why a group starts
             decisions.append(self._place(built, each))
         for job in jobs:
             job.note_holding(now_ms)

@@ -87,7 +87,7 @@ class PendingJob:
         return groups
 
     def note_holding(self, now_ms: int) -> None:
-        """Begin or end the time for which places are held in vain. A job of which a task has ended runs already."""
+        """Begin or end the time for which places are held without running. A job with an ended task runs already."""
         is_holding = any(self.started.values()) and not self.ended and bool(self.materialized() or self.undecided())
         if not is_holding:
             self.holding_since_ms = None

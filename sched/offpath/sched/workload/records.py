@@ -89,9 +89,10 @@ class Work:
     """A job and what became of it. ``identity``: the engine's name for it, never used for another. ``is_held``: it was
     submitted to the engine, which holds it until it is released. ``batches``: how many batches deferred it,
     ``passed_over``: and how many of them started another job. ``reasons``: of the last decision. ``detail``: the
-    engine's text. ``is_cancelled``: somebody wants its end.
-    ``has_run``: the engine reported it as running. ``refusals``: of the engine, after the last of which it waits until
-    the look number ``rests_until``. Times are wall-clock ns; 0: not yet."""
+    engine's text. ``is_cancelled``: somebody wants its end. ``has_run``: the engine reported it as running.
+    ``may_have_begun``: the engine took it at its places, or may have, and did not prove that its command never began;
+    it must not be started at other places. ``refusals``: of the engine, after the last of which it waits until the look
+    number ``rests_until``. Times are wall-clock ns; 0: not yet."""
 
     spec: Spec
     identity: str
@@ -106,6 +107,7 @@ class Work:
     exit_code: int | None = None
     is_cancelled: bool = False
     has_run: bool = False
+    may_have_begun: bool = False
     refusals: int = 0
     rests_until: int = 0
     started_ns: int = 0
@@ -132,13 +134,15 @@ class Report(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job as the engine reports it. ``shares``: where it is, with the GPU indices that it has once they are known."""
+    """A job as the engine reports it. ``shares``: where it is, with the GPU indices that it has once they are known.
+    ``has_begun``: False: the engine proves that the job's command never began."""
 
     identity: str
     report: Report
     shares: tuple[Share, ...] = ()
     exit_code: int | None = None
     reason: str = ""
+    has_begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

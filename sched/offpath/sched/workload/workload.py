@@ -7,13 +7,14 @@ asked again until the engine reports the job's end. Nothing is migrated: a job k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
 from typing import Final
 
 from offpath.sched.errors import SchedError
+from offpath.sched.workload import fitting
 from offpath.sched.workload.records import (
     MOST_GPUS,
     Batch,
@@ -29,7 +30,6 @@ from offpath.sched.workload.records import (
     Report,
     Save,
     Seen,
-    Share,
     Spec,
     Start,
     Work,
@@ -52,6 +52,7 @@ MOST_REFUSALS: Final = 3
 """Refusals of the engine in a row with which a job ends. Slurm refuses what its nodes cannot do just now, too."""
 _LOOKS_BETWEEN: Final = 3
 _LOST: Final = "the engine lost it"
+_MAY_HAVE_BEGUN: Final = "the engine does not know it any more, its command may have begun, and its places are refused"
 
 
 class WorkRefused(SchedError):
@@ -87,6 +88,7 @@ class Workload:
                 self._open[work.spec.name] = work.identity
             self.batches = max(self.batches, work.batches)
             work.rests_until = 0
+            work.may_have_begun |= work.is_active  # the earlier controller may have had it started
 
     def get(self, name: str) -> Work:
         """The open job of that name, or else the last one that ended. Raises: WorkRefused."""
@@ -219,14 +221,15 @@ class Workload:
         gpus = sum(share.count for share in seen.shares)
         work = Work(
             Spec(seen.identity, gpus, ""), seen.identity, now_ns, state=WorkState.RUNNING,
-            placed=Placed(seen.shares, reasons=("found at the engine",)), has_run=True, started_ns=now_ns,
-            reasons=("found at the engine; no state of it was saved",),
+            placed=Placed(seen.shares, reasons=("found at the engine",)), has_run=True, may_have_begun=True,
+            started_ns=now_ns, reasons=("found at the engine; no state of it was saved",),
         )  # fmt: skip
         return self._accept(work)
 
     def _see(self, work: Work, seen: Seen, now_ns: int) -> list[Command]:
         if seen.report is Report.LOST and work.state is WorkState.QUEUED and not work.is_cancelled:
             return []  # it was lost, and then refused: it is placed anew
+        work.may_have_begun = seen.has_begun
         if seen.report is Report.LOST and not work.is_cancelled and not work.is_held:
             return self._again(work)  # the engine runs it if its command never began, and else reports it as lost again
         if seen.report in _ENDS:
@@ -236,7 +239,7 @@ class Workload:
         if work.placed is None:
             work.placed = Placed(seen.shares, reasons=("released by somebody else",))
         if work.placed is not None and any(share.gpus for share in seen.shares):
-            work.placed = replace(work.placed, shares=_with_indices(work.placed.shares, seen.shares))
+            work.placed = replace(work.placed, shares=fitting.with_indices(work.placed.shares, seen.shares))
         if seen.report is Report.RUNNING and work.state is not WorkState.RUNNING:
             work.state, work.has_run, work.started_ns = WorkState.RUNNING, True, now_ns
         again: list[Command] = []
@@ -248,6 +251,8 @@ class Workload:
 
     def _again(self, work: Work) -> list[Command]:
         """Repeat what the engine was asked: it finds the job, or starts it if its command never began."""
+        if work.rests_until > self.looks and work.state is WorkState.STARTING:
+            return []
         saves: list[Command] = [Save(work)] if work.state is not WorkState.STARTING else []
         work.state = WorkState.STARTING
         return [*saves, Release(work.identity) if work.is_held else Start(work.identity)]
@@ -273,19 +278,34 @@ class Workload:
 
     def refused(self, identity: str, reason: str, now_ns: int) -> list[Command]:
         """The engine does not take the job; nothing of it is left there. It waits for another place: one of its nodes
-        may have left, or may not be ready yet. With the third refusal it ends; one that the engine holds waits on."""
+        may have left, or may not be ready yet. With the third refusal it ends; one that the engine holds waits on.
+
+        A job that may have begun keeps its places: an engine's proof may be on their disks alone. The engine is asked
+        again some looks later, and with the third refusal the job ends as failed.
+        """
         work = self.works.get(identity)
         if work is None or work.state is not WorkState.STARTING:
             return []
         if work.is_cancelled:
             return self._end(work, WorkState.CANCELLED, reason, now_ns)
         work.refusals += 1
+        if work.may_have_begun and not work.is_held:
+            work.detail, work.rests_until = reason, self.looks + _LOOKS_BETWEEN * work.refusals
+            if work.refusals >= MOST_REFUSALS:
+                return self._end(work, WorkState.FAILED, f"{_MAY_HAVE_BEGUN}: {reason}", now_ns)
+            return [Save(work)]
         if work.refusals >= MOST_REFUSALS and not work.is_held:
             return self._end(work, WorkState.REFUSED, reason, now_ns)
         work.state, work.placed, work.detail = WorkState.QUEUED, None, reason
         work.rests_until = self.looks + _LOOKS_BETWEEN * min(work.refusals, MOST_REFUSALS)
         work.reasons = (f"the engine refused its places, and is asked again: {reason}",)
         return [Save(work)]
+
+    def unanswered(self, identity: str) -> None:
+        """The engine did not answer to `Start`, and may have carried it out."""
+        work = self.works.get(identity)
+        if work is not None:
+            work.may_have_begun = True
 
     def unknown(self, identity: str, now_ns: int) -> list[Command]:
         """The engine knows no such job; asked by `End` or `Release`."""
@@ -324,12 +344,12 @@ class Workload:
             work = self.works.get(decision.identity)
             if work is None or work.state is not WorkState.QUEUED or work.is_cancelled:
                 continue
-            fault = "" if decision.placed is None else _fault(work, decision.placed, free)
+            fault = "" if decision.placed is None else fitting.fault(work, decision.placed, free)
             if decision.placed is None or fault:
                 deferred.append(work)
                 work.reasons = (fault,) if fault else decision.reasons
                 continue
-            work.placed = _taken(decision.placed, free)
+            work.placed = fitting.taken(decision.placed, free)
             work.state, work.reasons = WorkState.STARTING, decision.placed.reasons
             commands += [Save(work), Release(work.identity) if work.is_held else Start(work.identity)]
         for work in deferred:
@@ -351,40 +371,3 @@ class Workload:
         for identity in old:
             del self.works[identity]
         return [Drop(identity) for identity in old]
-
-
-def _with_indices(shares: tuple[Share, ...], seen: tuple[Share, ...]) -> tuple[Share, ...]:
-    """The shares with the GPU indices that the engine chose."""
-    found: Mapping[str, tuple[int, ...]] = {share.node: share.gpus for share in seen}
-    return tuple(
-        [
-            replace(each, gpus=found[each.node]) if len(found.get(each.node, ())) == each.count else each
-            for each in shares
-        ]
-    )
-
-
-def _fault(work: Work, placed: Placed, free: Mapping[str, list[int]]) -> str:
-    """Why the placement cannot be carried out; empty: it can."""
-    names = [share.node for share in placed.shares]
-    if len(set(names)) < len(names) or sum(share.count for share in placed.shares) != work.spec.gpus:
-        return f"the policy's answer does not have the job's {work.spec.gpus} GPUs, each node once"
-    if placed.server and placed.server not in names:
-        return "the policy's answer has no share on the parameter server's node"
-    for share in placed.shares:
-        if share.count < 0 or (not share.count and share.node != placed.server):
-            return f"the policy's answer has {share.count} GPUs on {share.node}"
-        if share.node not in free:
-            return f"{share.node} left while the batch was decided"
-        if share.count > len(free[share.node]):
-            return f"{share.node} has {len(free[share.node])} free GPUs now, not {share.count}"
-    return ""
-
-
-def _taken(placed: Placed, free: dict[str, list[int]]) -> Placed:
-    """The placement with GPU indices, taken from ``free``."""
-    shares = []
-    for share in placed.shares:
-        indices, free[share.node] = free[share.node][: share.count], free[share.node][share.count :]
-        shares.append(replace(share, gpus=tuple(indices)))
-    return replace(placed, shares=tuple(shares))

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
+from offpath.bindings.ina.port import TreeAttached, TreeRefused, TreeResult
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.bench.measure import Block
 from offpath.cli.local.switches import Switches
 

@@ -12,19 +12,17 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from offpath.bindings.errors import EngineMissing, EngineUnavailable
+from offpath.bindings.errors import EngineUnavailable
+from offpath.cli.local.environments import fetched
 from offpath.cli.local.reaper import Reaper
 
 BOUND_S: Final = 120.0
-_INSTALL: Final = Path(__file__).resolve().parents[3] / "ray-env"
-"""`./scripts/ray-env`: only in a source tree."""
 _INSTALL_S: Final = 900
 _QUICK: Final = {
     # A node that is gone is found out within two seconds instead of half a minute.
@@ -36,13 +34,7 @@ _QUICK: Final = {
 
 def installed() -> Path:
     """The folder of `./scripts/ray-env`; made on first use. Raises: EngineMissing."""
-    try:
-        done = subprocess.run([_INSTALL], capture_output=True, text=True, check=False, timeout=_INSTALL_S)
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        raise EngineMissing(f"Ray cannot be installed: {fault}") from None
-    if done.returncode:
-        raise EngineMissing(f"Ray cannot be installed: {done.stderr.strip()[-500:]}")
-    return Path(done.stdout.strip())
+    return fetched("ray-env", "Ray cannot be installed", _INSTALL_S)
 
 
 def two_leaves(nodes: Sequence[str]) -> dict[str, str]:

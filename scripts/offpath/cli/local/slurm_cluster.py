@@ -17,24 +17,17 @@ from pathlib import Path
 from typing import Final
 
 from offpath.bindings.engines import slurm
-from offpath.bindings.errors import EngineMissing, EngineUnavailable
+from offpath.bindings.errors import EngineUnavailable
+from offpath.cli.local.environments import fetched
 from offpath.cli.local.reaper import Reaper
 
 BOUND_S: Final = 60.0
-_UNPACK: Final = Path(__file__).resolve().parents[3] / "slurm-env"
-"""`./scripts/slurm-env`: only in a source tree."""
 _UNPACK_S: Final = 500
 
 
 def unpacked() -> Path:
     """The folder of `./scripts/slurm-env`; fetched on first use. Raises: EngineMissing."""
-    try:
-        done = subprocess.run([_UNPACK], capture_output=True, text=True, check=False, timeout=_UNPACK_S)
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        raise EngineMissing(f"Slurm cannot be unpacked: {fault}") from None
-    if done.returncode:
-        raise EngineMissing(f"Slurm cannot be unpacked: {done.stderr.strip()[-500:]}")
-    return Path(done.stdout.strip())
+    return fetched("slurm-env", "Slurm cannot be unpacked", _UNPACK_S)
 
 
 def two_leaves(nodes: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -45,19 +38,21 @@ def two_leaves(nodes: Sequence[str]) -> dict[str, Sequence[str]]:
 
 class SlurmCluster:
     """Nodes h0, h1, … with two GPUs each (model a100). ``leaves``: gives the nodes below each leaf switch.
+    ``slurmd_timeout_s``: after so long without an answer slurmctld takes a node as down.
 
     Raises: EngineMissing.
     """
 
     def __init__(
         self, folder: Path, nodes: int = 4, *, has_munge: bool = True,
-        leaves: Callable[[Sequence[str]], Mapping[str, Sequence[str]]] = two_leaves,
+        leaves: Callable[[Sequence[str]], Mapping[str, Sequence[str]]] = two_leaves, slurmd_timeout_s: int = 5,
     ) -> None:  # fmt: skip
         self.folder, self.nodes = folder, [f"h{n}" for n in range(nodes)]
         self.programs = unpacked() / "bin"
         self._daemons = Reaper(folder / "log")
         self._has_munge = has_munge
         self._leaves = leaves(self.nodes)
+        self._slurmd_timeout_s = slurmd_timeout_s
         self._ports = _free_ports(nodes + 1)
         self._write()
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": os.environ["PATH"]}
@@ -91,7 +86,7 @@ class SlurmCluster:
             JobAcctGatherType=jobacct_gather/none
             MpiDefault=none
             ReturnToService=2
-            SlurmdTimeout=5
+            SlurmdTimeout={self._slurmd_timeout_s}
             MessageTimeout=2
             KillWait=2
             SchedulerType=sched/backfill

@@ -92,7 +92,7 @@ class Small:
             self.deliver(0)
 
     def recover(self) -> None:
-        """No more losses: whoever lacks its result sends again. All have it soon, and every aggregator is free."""
+        """No more losses: a worker that lacks its result sends again. Soon all have it, and no aggregator is taken."""
         for _ in range(4):
             self.drain()
             self.messages += [self.packet(*who, Flag.RETRANSMITTED) for who, has in self.has.items() if not has]

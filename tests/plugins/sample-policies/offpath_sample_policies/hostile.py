@@ -1,4 +1,4 @@
-"""Placements that turn on whoever runs them: each does one thing to the socket, the process or the machine."""
+"""Placements that attack the process that runs them: each does one thing to the socket, the process or the machine."""
 
 from __future__ import annotations
 

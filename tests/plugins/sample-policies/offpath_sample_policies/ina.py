@@ -69,7 +69,7 @@ class Turning(LowestRoot):
 
 
 class Crowded(LowestRoot):
-    """Over capacity: every job a root of its own, whoever it meets."""
+    """Over capacity: every job a root of its own, also where others are."""
 
     def build(
         self, topology: Topology, jobs: Mapping[str, Sequence[int]], former: Mapping[str, Tree], limit: Limit

@@ -142,7 +142,7 @@ class Aggregators:
     def _first(self, packet: Packet, index: int, now_ns: int) -> list[Packet]:
         """The aggregator is free."""
         if packet.flags & Flag.RETRANSMITTED or packet.workers == 1:
-            # the others' packets of a retransmitted PSN may have passed: it would wait in vain
+            # the others' packets of a retransmitted PSN may have passed: it could wait for ever
             self._counters(packet.job).fallback += 1
             return [packet]
         self.taken[index] = Aggregator(

@@ -154,7 +154,7 @@ class SwitchShell:
             self._attach(connection, packet)
 
     def left(self, connection: _Connection) -> None:
-        """A connection is gone."""
+        """A connection has ended."""
         self._connections.discard(connection)
         self._pending.remove(connection)
         if connection.port is None:

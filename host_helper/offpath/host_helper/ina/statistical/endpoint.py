@@ -78,7 +78,7 @@ class Connection:
             self._socket.settimeout(_SEND_S)
             self._socket.sendall(b"".join(map(pack, packets)))
         except OSError as fault:
-            raise PeerGone(f"the switch is gone: {fault}") from None
+            raise PeerGone(f"connection to the switch lost: {fault}") from None
 
     def receive(self, wait_s: float, most: int = 1 << 30) -> list[Packet]:
         """What has arrived, after at most ``wait_s`` if nothing has. Raises: PeerGone, PacketError."""
@@ -86,7 +86,7 @@ class Connection:
             try:
                 data = self._socket.recv(_READ_BYTES)
             except OSError as fault:
-                raise PeerGone(f"the switch is gone: {fault}") from None
+                raise PeerGone(f"connection to the switch lost: {fault}") from None
             if not data:
                 raise PeerGone("the switch closed the connection")
             self._waiting = self._reader.feed(data)
@@ -131,7 +131,7 @@ class Worker:
     def all_reduce(self, values: NDArray[np.int32]) -> NDArray[np.int32]:
         """The sum over all workers, shape [n]; all call it with the same n. int32 wraps.
 
-        Raises: PeerGone: the switch or the PS is gone, or no result arrives. PacketError.
+        Raises: PeerGone: the connection is lost, the PS has ended, or no result arrives. PacketError.
         """
         began_ns = time.monotonic_ns()
         data = np.ascontiguousarray(values, "<i4").tobytes()
@@ -166,7 +166,7 @@ def attach_of(job: int, workers: int, server: str, rank: int | None) -> Packet:
 def serve(address: str, attach: Packet, ring: int, flush_s: float) -> ServerCounters:
     """Be a job's PS until its last worker has disconnected. See `ParameterServer`.
 
-    Raises: as `Connection`; PeerGone: the switch is gone; PacketError.
+    Raises: as `Connection`; PeerGone: the connection is lost; PacketError.
     """
     core = ParameterServer(attach.job, attach.workers, ring, round(flush_s * 1e9))
     left = 0

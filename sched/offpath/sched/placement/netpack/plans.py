@@ -1,7 +1,7 @@
 """Steps 2 and 3 of Algorithm 2: worker plans by dynamic programming, and the PS of each.
 
-The printed algorithm is mended where it contradicts the text: V starts at no plan but the empty one; a better plan with
-the same number of flows is kept; the flows of a server are not bounded by its GPUs, because PSs add flows; and
+The printed algorithm is corrected where it contradicts the text: V starts at no plan but the empty one; a better plan
+with the same number of flows is kept; the flows of a server are not bounded by its GPUs, because PSs add flows; and
 equation 1 *adds* the share C / (f_max + 1) of the hottest server, or the worst share of an uplink: subtracted, it would
 reward hot spots.
 """

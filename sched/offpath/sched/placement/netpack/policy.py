@@ -48,7 +48,7 @@ OWN: Final = (0, 2)
 
 
 class NetPackPaper(BatchPolicy):
-    """Algorithm 2 with its slips mended; see `plans`."""
+    """Algorithm 2 with its errors corrected; see `plans`."""
 
     name = "netpack-paper"
 
@@ -75,17 +75,17 @@ class NetPackPaper(BatchPolicy):
     def finish_batch(self, here: Space, valid: Sequence[JobRequest], found: dict[str, JobDecision]) -> None:
         """Step 4."""
         mine = [job for job, each in found.items() if each.placement is not None and each.placement.ps is not None]
-        off = aggregation.disabled(here.cluster, mine)
-        if not self.accepts(here.cluster, off):
-            off = set()
+        short = aggregation.disabled(here.cluster, mine)
+        off = short if self.accepts(here.cluster, short) else set()
         for job in mine:
             decision = found[job]
             assert decision.placement is not None
-            reason = (
-                Reason(Why.INA_OFF, "PAT is used up by jobs with a higher aggregation efficiency")
-                if job in off
-                else Reason(Why.INA_ON, "its switches have PAT for its aggregation efficiency")
-            )
+            if job in off:
+                reason = Reason(Why.INA_OFF, "PAT is used up by jobs with a higher aggregation efficiency")
+            elif job in short:
+                reason = Reason(Why.INA_ON, "its switches have no PAT for it, but the others gain nothing without it")
+            else:
+                reason = Reason(Why.INA_ON, "its switches have PAT for its aggregation efficiency")
             placement = replace(decision.placement, has_ina=job not in off)
             found[job] = JobDecision(job, placement, (*decision.reasons, reason))
 
