@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from offpath.sched.inc.layers import Layers
 from offpath.sched.inc.poly import GroupId
 from offpath.sched.topology.graph import Topology
 
@@ -25,10 +26,12 @@ SCALE: Final = 10**9
 class Locality:
     """Γ and Υ of all groups that run somewhere."""
 
-    def __init__(self, topology: Topology, gain: int = GAIN, decay: int = DECAY) -> None:
+    def __init__(
+        self, topology: Topology, gain: int = GAIN, decay: int = DECAY, *, layers: Layers | None = None
+    ) -> None:
         self._topology = topology
         self._gain, self._decay = gain, decay
-        self._children = children(topology)
+        self._nearness = _Near(layers or Layers(topology))
         self._gains: dict[GroupId, Counter[int]] = {}
         self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
         """By group: |G|, and 1 − Υ where it is above 0."""
@@ -50,7 +53,7 @@ class Locality:
     def count(self, group: GroupId, tasks: int, servers: Mapping[int, int]) -> None:
         """Υ anew. ``tasks``: |G|; ``servers``: its running tasks by server."""
         if servers:
-            self._near[group] = (tasks, nearness(self._topology, self._children, tasks, servers))
+            self._near[group] = (tasks, self._nearness(tasks, servers))
         else:
             self._near.pop(group, None)
 
@@ -58,13 +61,23 @@ class Locality:
         """Υ of equation 6 in hundredths, rounded: the part of the group that does not run in the subtree of a switch,
         averaged level by level; of a server the part that does not run on it."""
         _, near = self._near.get(group, (0, {}))
-        return 100 - (100 * near.get(node, 0) + SCALE // 2) // SCALE
+        return _hundredths(near.get(self._nearness.of[node], 0))
+
+    def upsilons(self, group: GroupId) -> dict[int, int]:
+        """Υ in hundredths where it may be below 100: by server, and by the first of equal switches (`Layers.equal`)."""
+        _, near = self._near.get(group, (0, {}))
+        return {node: _hundredths(each) for node, each in near.items()}
 
     def state(self) -> tuple[object, ...]:
         """Comparable."""
         gains = tuple(sorted((group, tuple(sorted(each.items()))) for group, each in self._gains.items()))
         near = tuple(sorted((group, each[0], tuple(sorted(each[1].items()))) for group, each in self._near.items()))
         return gains, near
+
+
+def _hundredths(near: int) -> int:
+    """Υ from 1 − Υ in parts of `SCALE`, rounded."""
+    return 100 - (100 * near + SCALE // 2) // SCALE
 
 
 def spread(topology: Topology, start: int, gain: int, decay: int) -> Iterable[tuple[int, int]]:
@@ -83,26 +96,37 @@ def spread(topology: Topology, start: int, gain: int, decay: int) -> Iterable[tu
         gain //= decay
 
 
-def children(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """By node: the nodes below that link up to it, sorted."""
-    found: list[list[int]] = [[] for _ in range(topology.nodes)]
-    for node in range(topology.nodes):
-        for parent, _ in topology.up[node]:
-            found[parent].append(node)
-    return tuple(tuple(each) for each in found)
+class _Near:
+    """Υ's arithmetic, over one switch of each class of equals."""
 
+    def __init__(self, layers: Layers) -> None:
+        self.of = layers.equal.tolist()
+        self._size = [len(each) for each in layers.children]
+        self._level = layers.topology.level
+        self._up: list[tuple[tuple[int, int], ...]] = [()] * layers.topology.nodes
+        up: dict[int, Counter[int]] = {}
+        for node, below in enumerate(layers.children):
+            if below and self.of[node] == node:
+                for child in below:
+                    up.setdefault(self.of[child], Counter())[node] += 1
+        for node, parents in up.items():
+            self._up[node] = tuple(parents.items())
 
-def nearness(
-    topology: Topology, below: tuple[tuple[int, ...], ...], tasks: int, servers: Mapping[int, int]
-) -> dict[int, int]:
-    """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them."""
-    near = {node: SCALE * count // tasks for node, count in servers.items()}
-    changed = sorted({parent for node in servers for parent, _ in topology.up[node]})
-    while changed:
-        level = min(topology.level[node] for node in changed)
-        now = [node for node in changed if topology.level[node] == level]
-        for node in now:
-            near[node] = sum(near.get(child, 0) for child in below[node]) // len(below[node])
-        above = {parent for node in now for parent, _ in topology.up[node]}
-        changed = sorted(({*changed} - {*now}) | above)
-    return near
+    def __call__(self, tasks: int, servers: Mapping[int, int]) -> dict[int, int]:
+        """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them."""
+        near = {node: SCALE * count // tasks for node, count in servers.items()}
+        sums: dict[int, int] = {}
+        now, levels = list(near), set[int]()
+        while now:
+            for node in now:
+                for parent, times in self._up[node]:
+                    sums[parent] = sums.get(parent, 0) + times * near[node]
+                    levels.add(self._level[parent])
+            if not levels:
+                break
+            level = min(levels)
+            levels.remove(level)
+            now = [node for node in sums if self._level[node] == level and node not in near]
+            for node in now:
+                near[node] = sums[node] // self._size[node]
+        return near

@@ -7,20 +7,25 @@ Every arc M → K carries one unit: one task per node and round, because what fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from offpath.sched.inc import cost
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.sched.inc import cost, cost_columns
 from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.flow import Flow, FlowProblem
-from offpath.sched.inc.locality import Locality, children
+from offpath.sched.inc.layers import Ints, Layers
+from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Shortcut, Shortcuts
+from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Asked, Edges, Shortcut, Shortcuts
 
 MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
@@ -43,7 +48,7 @@ class GroupNode:
 
     job: PendingJob
     group: TaskGroup
-    shortcuts: tuple[Shortcut, ...]
+    shortcuts: Edges
     postpone: EdgeCost
     flavor: EdgeCost | None = None
 
@@ -56,6 +61,14 @@ class Round:
     groups: dict[int, GroupNode] = field(default_factory=dict)
     selectors: dict[int, PendingJob] = field(default_factory=dict)
     left_out: list[PendingJob] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Of a round: the jobs in the network with their materialised and undecided groups, and those left out."""
+
+    jobs: list[tuple[PendingJob, list[TaskGroup], list[TaskGroup]]]
+    left_out: list[PendingJob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +90,17 @@ class FlowNetwork:
         self._top = max(topology.level, default=1)
         self.sink = topology.nodes + 2 * self._switches
         self._selector = self.sink + 1
-        self.locality = Locality(topology)
-        self._bounds = Bounds(resources)
-        self._sinks: list[EdgeCost | None] = [None] * topology.nodes
-        self._sink_totals = [0] * topology.nodes
+        layers = Layers(topology)
+        self._locality = Locality(topology, layers=layers)
+        self._recount: dict[GroupId, int] = {}
+        """Groups on servers whose Υ is out of date, with |G|."""
+        self._bounds = Bounds(resources, layers=layers)
+        self._sinks = self._sink_totals()
         self._shortcuts = Shortcuts(
-            resources, self._bounds, self.locality, self._sink_totals, reading, limits.shortcuts
+            resources, self._bounds, self._locality, layers, self._sinks, reading, limits.shortcuts
         )
-        self._dirty: set[int] = set(range(topology.nodes))
-        self._tree = self._static_arcs()
+        self._dirty: set[int] = set()
+        self._tree = self._static_arcs(layers)
 
     @classmethod
     def rebuilt(cls, resources: Resources, reading: Reading, limits: Limits, jobs: Sequence[PendingJob]) -> FlowNetwork:
@@ -106,18 +121,20 @@ class FlowNetwork:
         """M of a node."""
         return node if node < self._hosts else node + 2 * self._switches
 
-    def _static_arcs(self) -> list[tuple[int, int, int]]:
-        arcs = []
-        below = children(self.resources.topology)
+    def _static_arcs(self, layers: Layers) -> FlowProblem:
+        """The trees, and at last M → K of each node, whose costs are filled in by the round."""
+        problem = FlowProblem.of_nodes(self._selector + 1)
         most = self.resources.topology.nodes
-        for node in range(self._hosts, self.resources.topology.nodes):
-            for child in below[node]:
+        for node in range(self._hosts, most):
+            for child in layers.children[node]:
                 is_server = child < self._hosts
-                arcs.append((node, child, 1 if is_server else most))
+                problem.add(node, child, 1 if is_server else most, 0)
                 if not is_server:
-                    arcs.append((self._shadow(node), self._shadow(child), most))
-            arcs.append((self._shadow(node), self._place(node), 1))
-        return arcs
+                    problem.add(self._shadow(node), self._shadow(child), most, 0)
+            problem.add(self._shadow(node), self._place(node), 1, 0)
+        for node in range(most):
+            problem.add(self._place(node), self.sink, 1, 0)
+        return problem
 
     # -- changes ---------------------------------------------------------------------------------------------------
     def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
@@ -126,25 +143,42 @@ class FlowNetwork:
         if group is None:
             return
         if group.is_inc:
-            self.locality.propagate(group.id, node, sign)
+            self._locality.propagate(group.id, node, sign)
         else:
-            self.locality.count(group.id, group.tasks, self.resources.nodes_of(group.id))
+            self._recount[group.id] = group.tasks
         self._shortcuts.moved(group.id)
 
-    def forget(self, job: PendingJob, others: Sequence[PendingJob]) -> None:
+    def forget(self, job: PendingJob) -> None:
         """The job is gone."""
-        kept = [group for each in others for group in each.request.groups]
-        self._shortcuts.forget([each.id for each in job.request.groups], kept)
+        self._shortcuts.forget(each.id for each in job.request.groups)
+
+    @property
+    def locality(self) -> Locality:
+        """Γ and Υ, up to date."""
+        for group, tasks in self._recount.items():
+            self._locality.count(group, tasks, self.resources.nodes_of(group))
+        self._recount.clear()
+        return self._locality
 
     def _refresh(self) -> None:
         """Bring up to date what depends on changed nodes."""
-        dirty, self._dirty = self._dirty, set()
-        for node in dirty:
-            self._sinks[node] = sink = self._sink_cost(node)
-            self._sink_totals[node] = sink.total
-        self._shortcuts.update(dirty, self._bounds.update(dirty))
+        if not self._dirty:
+            return
+        dirty, self._dirty = sorted(self._dirty), set()
+        changed = self._bounds.update(dirty)
+        sinks = self._sink_totals()
+        sink_changed = np.nonzero(self._sinks != sinks)[0]
+        self._sinks[:] = sinks
+        self._shortcuts.update(np.array(dirty, np.int64), changed, sink_changed)
 
-    def _sink_cost(self, node: int) -> EdgeCost:
+    def _sink_totals(self) -> NDArray[np.int16]:
+        columns = self._bounds.columns
+        return np.concatenate((
+            cost_columns.server_sinks(columns, self.reading), cost_columns.switch_sinks(columns, self._top, self.reading)
+        )).astype(np.int16)  # fmt: skip
+
+    def sink_cost(self, node: int) -> EdgeCost:
+        """M → K with its terms, from the state now."""
         resources, level = self.resources, self.resources.topology.level[node]
         used, capacity = resources.used(node), resources.capacity(node)
         if node < self._hosts:
@@ -152,9 +186,9 @@ class FlowNetwork:
         most = resources.switches[node - self._hosts].most_services
         return cost.switch_sink(used, capacity, level, self._top, len(resources.active(node)), most, self.reading)
 
-    def sink_cost(self, node: int) -> EdgeCost:
-        """M → K as of the last round."""
-        return self._sinks[node] or EdgeCost(())
+    def sink_totals(self, nodes: Ints) -> Ints:
+        """What M → K costs as of the last round."""
+        return self._sinks[nodes].astype(np.int64)
 
     @property
     def computed(self) -> int:
@@ -162,25 +196,43 @@ class FlowNetwork:
         return self._shortcuts.computed
 
     # -- a round ---------------------------------------------------------------------------------------------------
-    def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
-        """The problem for these jobs, in the order of their submission."""
-        self._refresh()
-        problem = FlowProblem([0] * (self._selector + 1))
-        for tail, head, capacity in self._tree:
-            problem.add(tail, head, capacity, 0)
-        for node, total in enumerate(self._sink_totals):
-            problem.add(self._place(node), self.sink, 1, total)
-        built = Round(problem)
-        longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
+    def prepare(self, jobs: Sequence[PendingJob]) -> Prepared:
+        """Which of these jobs, in the order of their submission, are in the network, and all their groups' edges."""
+        prepared = Prepared([], [])
         groups = 0
         for job in jobs:
             wanted, undecided = job.materialized(), job.undecided()
             if not wanted and not undecided:
                 continue
-            if built.left_out or groups + len(wanted) + len(undecided) > self.limits.groups:
-                built.left_out.append(job)  # and all behind it: nobody overtakes
+            if prepared.left_out or groups + len(wanted) + len(undecided) > self.limits.groups:
+                prepared.left_out.append(job)  # and all behind it: nobody overtakes
                 continue
             groups += len(wanted) + len(undecided)
+            prepared.jobs.append((job, wanted, undecided))
+        self._choose((job, group) for job, wanted, undecided in prepared.jobs for group in (*wanted, *undecided))
+        return prepared
+
+    def _choose(self, groups: Iterable[tuple[PendingJob, TaskGroup]]) -> None:
+        self._refresh()
+        assert self.locality
+        self._shortcuts.choose(
+            [Asked(group, job.request.priority, self.limits.shortcuts * job.number) for job, group in groups]
+        )
+
+    def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
+        """The problem for these jobs, in the order of their submission."""
+        return self.built(self.prepare(jobs), jobs, now_ms)
+
+    def built(self, prepared: Prepared, jobs: Sequence[PendingJob], now_ms: int) -> Round:
+        """The problem for the jobs that were prepared."""
+        tree = self._tree
+        costs = tree.costs[:]
+        places = self.resources.topology.nodes
+        costs[len(costs) - places :] = array("q", self._sinks.astype(np.int64).tobytes())
+        problem = FlowProblem(tree.supply[:], tree.tails[:], tree.heads[:], tree.capacities[:], costs)
+        built = Round(problem, left_out=prepared.left_out)
+        longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
+        for job, wanted, undecided in prepared.jobs:
             self._add_job(built, job, wanted, undecided, now_ms, longest)
         problem.supply[self._selector] = supply = min(len(built.selectors), self.limits.flavors)
         problem.supply[self.sink] = -supply - sum(problem.supply[self._selector + 1 :])
@@ -191,7 +243,7 @@ class FlowNetwork:
         longest_ms: int,
     ) -> None:  # fmt: skip
         problem = built.problem
-        postponing = _node(problem, 0)
+        postponing = problem.add_node(0)
         wait = job.wait_ms(now_ms)
         tasks = 0
         for group in wanted:
@@ -200,7 +252,7 @@ class FlowNetwork:
             self._add_group(built, job, group, postponing, job.waiting(group), delay)
         if undecided:
             tasks += 1
-            selector = _node(problem, 0)
+            selector = problem.add_node(0)
             built.selectors[selector] = job
             problem.add(self._selector, selector, 1, cost.SELECTOR)
             problem.add(selector, postponing, 1, cost.flavor_postpone(wait, self.reading).total)
@@ -218,18 +270,23 @@ class FlowNetwork:
         flavor: EdgeCost | None = None,
     ) -> int:  # fmt: skip
         problem = built.problem
-        node = _node(problem, tasks)
-        shortcuts = self.shortcuts(job, group)
-        built.groups[node] = GroupNode(job, group, shortcuts, delay, flavor)
+        node = problem.add_node(tasks)
+        edges = self._shortcuts.of(group)
+        built.groups[node] = GroupNode(job, group, edges, delay, flavor)
         most = tasks or 1
         problem.add(node, postponing, most, delay.total)
-        for each in shortcuts:
-            problem.add(node, self._target(each, group), most if each.is_subtree else 1, each.cost.total)
+        heads = edges.nodes
+        if group.is_inc:
+            heads = heads + self._switches
+            heads[: edges.places] += self._switches
+        capacities = array("q", (1,)) * edges.places + array("q", (most,)) * (len(heads) - edges.places)
+        problem.add_all(node, heads, capacities, edges.totals)
         return node
 
-    def shortcuts(self, job: PendingJob, group: TaskGroup) -> tuple[Shortcut, ...]:
+    def shortcuts(self, job: PendingJob, group: TaskGroup) -> Edges:
         """The group's edges into the trees."""
-        return self._shortcuts.of(group, job.request.priority, self.limits.shortcuts * job.number)
+        self._choose([(job, group)])
+        return self._shortcuts.of(group)
 
     def _offered(self, job: PendingJob, undecided: Sequence[TaskGroup], wait: int) -> list[tuple[TaskGroup, EdgeCost]]:
         """Groups whose flavor may be chosen, each with its cost F → G. A flavor is offered only if each of its groups
@@ -239,14 +296,13 @@ class FlowNetwork:
             flavors.setdefault((group.composite, group.implementation), []).append(group)
         estimates: dict[tuple[str, str], int] = {}
         for flavor, groups in flavors.items():
-            edges = [self.shortcuts(job, each) for each in groups]
+            edges = [self._shortcuts.of(each) for each in groups]
             has_room = not self.reading.needs_room or all(
                 self._shortcuts.has_room(each, job.waiting(each)) for each in groups
             )
             if all(edges) and has_room:
                 estimates[flavor] = sum(
-                    min(each.cost.total for each in shortcuts) * job.waiting(group)
-                    for shortcuts, group in zip(edges, groups, strict=True)
+                    int(each.totals.min()) * job.waiting(group) for each, group in zip(edges, groups, strict=True)
                 )
         least, most = min(estimates.values(), default=0), max(estimates.values(), default=0)
         found = []
@@ -262,12 +318,9 @@ class FlowNetwork:
         it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
         into: dict[int, list[list[int]]] = {}
         problem = built.problem
-        for arc, units in enumerate(flow.flows):
-            if units and problem.heads[arc] != self.sink:
-                into.setdefault(problem.heads[arc], []).append([problem.tails[arc], units])
-        edge_to = {
-            (node, self._target(each, of.group)): each for node, of in built.groups.items() for each in of.shortcuts
-        }
+        for arc in np.nonzero(np.frombuffer(flow.flows, np.int64))[0].tolist() if flow.flows else ():
+            if problem.heads[arc] != self.sink:
+                into.setdefault(problem.heads[arc], []).append([problem.tails[arc], flow.flows[arc]])
         found = []
         for node in range(self.resources.topology.nodes):
             at, before = self._place(node), -1
@@ -279,15 +332,12 @@ class FlowNetwork:
                 if not entry[1]:
                     into[at].pop(0)
                 at, before = entry[0], at
-            found.append(Picked(built.groups[at], node, edge_to[at, before]))
+            found.append(Picked(built.groups[at], node, self._edge(built.groups[at], before)))
         return found
 
-    def _target(self, shortcut: Shortcut, group: TaskGroup) -> int:
-        if not shortcut.is_subtree:
-            return self._place(shortcut.node)
-        return self._shadow(shortcut.node) if group.is_inc else shortcut.node
-
-
-def _node(problem: FlowProblem, supply: int) -> int:
-    problem.supply.append(supply)
-    return len(problem.supply) - 1
+    def _edge(self, of: GroupNode, head: int) -> Shortcut:
+        """The group's edge to this node of the problem."""
+        if not of.group.is_inc:
+            return of.shortcuts.to(head, is_subtree=head >= self._hosts)
+        is_subtree = head < self._hosts + 2 * self._switches
+        return of.shortcuts.to(head - (1 if is_subtree else 2) * self._switches, is_subtree=is_subtree)

@@ -1,0 +1,168 @@
+"""Groups with equal demands form a class. For each class: what a task costs on every node and in every subtree, as far
+as that depends on nothing else; a change of a node changes its column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from offpath.sched.inc import cost_columns
+from offpath.sched.inc.bounds import Bounds
+from offpath.sched.inc.columns import Columns, Flags
+from offpath.sched.inc.cost_columns import UNFIT, Costs
+from offpath.sched.inc.layers import Ints
+from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.readings import Reading
+from offpath.sched.inc.templates import Connectivity
+from offpath.sched.inc.units import Vector
+
+Key = tuple[str, frozenset[str], Vector, Vector, Connectivity]
+_SPARE: Final = 64
+"""Classes that may stay although no group of the round is of them."""
+
+
+def key(group: TaskGroup) -> Key:
+    """Equal for groups of one class."""
+    return group.service, group.features, group.demand, group.shared, group.connectivity
+
+
+@dataclass(slots=True)
+class Table:
+    """The classes of one kind: on servers or on switches.
+
+    ``rows``: by class. ``places``, shape [classes, nodes of the kind]: fit, deviation and, on switches, Φ_new added up,
+    or `UNFIT`. ``subtrees``, shape [classes, switches]: the same of the edge G → N. ``versions``: by class; another one
+    after each change, never one that was.
+    """
+
+    nodes: int
+    switches: int
+    rows: dict[Key, int] = field(default_factory=dict)
+    examples: list[TaskGroup] = field(default_factory=list)
+    places: Costs = field(init=False)
+    subtrees: Costs = field(init=False)
+    versions: list[int] = field(default_factory=list)
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self.places = np.empty((0, self.nodes), np.int16)
+        self.subtrees = np.empty((0, self.switches), np.int16)
+
+    def add(self, examples: Sequence[TaskGroup], places: Costs, subtrees: Costs) -> None:
+        """New classes."""
+        for each in examples:
+            self.rows[key(each)] = len(self.examples)
+            self.examples.append(each)
+            self.versions.append(self._version())
+        self.places = np.concatenate((self.places, places))
+        self.subtrees = np.concatenate((self.subtrees, subtrees))
+
+    def keep(self, used: Iterable[Key]) -> None:
+        """Drop other classes if there are many."""
+        wanted = [each for each in dict.fromkeys(used) if each in self.rows]
+        if len(self.rows) <= 2 * len(wanted) + _SPARE:
+            return
+        rows = [self.rows[each] for each in wanted]
+        self.examples, self.versions = [self.examples[each] for each in rows], [self.versions[each] for each in rows]
+        self.places, self.subtrees = self.places[rows], self.subtrees[rows]
+        self.rows = {each: n for n, each in enumerate(wanted)}
+
+    def note(self, touched: Flags) -> None:
+        """These rows changed; shape [classes]."""
+        for row in np.nonzero(touched)[0].tolist():
+            self.versions[row] = self._version()
+
+    def _version(self) -> int:
+        self._number += 1
+        return self._number
+
+
+class Classes:
+    """Both tables. ``bounds`` with its columns is up to date when one is asked."""
+
+    def __init__(self, bounds: Bounds, reading: Reading) -> None:
+        self._bounds, self._reading = bounds, reading
+        self._columns: Columns = bounds.columns
+        self._most_services = int(self._columns.most_services.max(initial=0))
+        switches = self._columns.switches
+        self.servers, self.on_switches = Table(self._columns.hosts, switches), Table(switches, switches)
+
+    def of(self, group: TaskGroup) -> Table:
+        """The table that has the group's class."""
+        return self.on_switches if group.is_inc else self.servers
+
+    def learn(self, groups: Iterable[TaskGroup]) -> None:
+        """Add the classes of these groups that are new."""
+        new: dict[Key, TaskGroup] = {}
+        for each in groups:
+            if (name := key(each)) not in self.of(each).rows:
+                new.setdefault(name, each)
+        for table in (self.servers, self.on_switches):
+            examples = [each for each in new.values() if self.of(each) is table]
+            if examples:
+                table.add(examples, *self._computed(table, examples, slice(None), slice(None)))
+
+    def update(self, table: Table, nodes: Ints, tops: Ints, sink_changed: Flags) -> None:
+        """The state of the table's ``nodes`` changed (of these ``sink_changed`` also M → K), and the bounds of
+        ``tops``. All are numbers of columns."""
+        if not table.examples or not (len(nodes) or len(tops)):
+            return
+        places, subtrees = self._computed(table, table.examples, nodes, tops)
+        touched = (table.places[:, nodes] != places).any(1) | (table.subtrees[:, tops] != subtrees).any(1)
+        table.note(touched | ((places < UNFIT) & sink_changed).any(1))
+        table.places[:, nodes], table.subtrees[:, tops] = places, subtrees
+
+    def _computed(
+        self, table: Table, examples: Sequence[TaskGroup], nodes: Ints | slice, tops: Ints | slice
+    ) -> tuple[Costs, Costs]:
+        """Of places and subtrees, each shape [examples, columns]."""
+        if table is self.servers:
+            demands = np.array([each.demand for each in examples], np.int64).reshape(len(examples), 2)
+            return tuple(  # type: ignore[return-value]
+                cost_columns.server_fits(demands, each, self._reading)
+                for each in (self._columns.server_free[nodes], self._bounds.servers.least[tops])
+            )
+        places = np.empty((len(examples), len(self._columns.active[nodes])), np.int16)
+        subtrees = np.empty((len(examples), len(self._columns.active[tops])), np.int16)
+        for rows in _alike(examples):
+            some = [examples[each] for each in rows]
+            places[rows] = self._on_switches(some, nodes)
+            subtrees[rows] = self._below_switches(some, tops)
+        return places, subtrees
+
+    def _on_switches(self, alike: Sequence[TaskGroup], nodes: Ints | slice) -> Costs:
+        """Of groups that differ in their own demand only."""
+        columns, one = self._columns, alike[0]
+        excess, is_active = columns.excess(one.service, one.shared)
+        demands = np.array([each.demand for each in alike], np.int64)[:, None]
+        found = cost_columns.switch_fits(demands + excess[nodes], columns.switch_free[nodes], self._reading)
+        is_open = columns.supports(one) & columns.is_level_right(one.connectivity) & (is_active | (columns.slots > 0))
+        could = (demands + np.array(one.shared, np.int64) <= columns.switch_capacity[nodes]).all(-1)
+        lost = columns.lost[columns.hosts :]
+        interference = cost_columns.new(is_active, columns.active, columns.most_services)
+        return _closed(found + interference[nodes], could & (is_open & ~lost)[nodes])
+
+    def _below_switches(self, alike: Sequence[TaskGroup], tops: Ints | slice) -> Costs:
+        bounds, one = self._bounds, alike[0]
+        demands = np.array([each.demand for each in alike], np.int64)[:, None]
+        is_active = bounds.is_active_on_all(one)
+        shared = np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
+        found = cost_columns.switch_fits(demands + shared[tops], bounds.switches.least[tops], self._reading)
+        interference = cost_columns.new(is_active, bounds.switches.least_active, self._most_services)
+        return _closed(found + interference[tops], bounds.may_run(one)[tops])
+
+
+def _closed(costs: Ints, is_open: Flags) -> Costs:
+    return np.where(is_open & (costs < UNFIT), costs, UNFIT).astype(np.int16)
+
+
+def _alike(examples: Sequence[TaskGroup]) -> Iterator[list[int]]:
+    """Rows of groups that differ in their own demand only."""
+    by: dict[object, list[int]] = {}
+    for row, each in enumerate(examples):
+        by.setdefault((each.service, each.features, each.shared, each.connectivity), []).append(row)
+    yield from by.values()
