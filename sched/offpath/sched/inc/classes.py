@@ -156,6 +156,30 @@ class Classes:
         return _closed(found + interference[tops], bounds.may_run(one)[tops])
 
 
+    def terms(self, groups: Sequence[TaskGroup], nodes: Ints, *, is_subtree: bool) -> tuple[Ints, Ints, Ints]:
+        """Fit (average and deviation) and interference of an edge of each group, all of one kind, to its node. Of a
+        subtree it is what its fullest place would be."""
+        columns, bounds, reading = self._columns, self._bounds, self._reading
+        demands = np.array([each.demand for each in groups], np.int64)
+        at = nodes - columns.hosts
+        if not groups[0].is_inc:
+            rest = bounds.servers.least[at] if is_subtree else columns.server_free[nodes]
+            return *cost_columns.fits(demands, rest, reading), np.full(len(nodes), reading.server_interference)
+        interference = np.empty(len(nodes), np.int64)
+        for rows in _alike(groups):
+            one, some = groups[rows[0]], at[rows]
+            if is_subtree:
+                is_active, active = bounds.is_active_on_all(one), bounds.switches.least_active
+                demands[rows] += np.where(is_active[some, None], 0, np.array(one.shared, np.int64))
+                interference[rows] = cost_columns.new(is_active, active, self._most_services)[some]
+            else:
+                excess, is_active = columns.excess(one.service, one.shared)
+                demands[rows] += excess[some]
+                interference[rows] = cost_columns.new(is_active, columns.active, columns.most_services)[some]
+        rest = bounds.switches.least[at] if is_subtree else columns.switch_free[at]
+        return *cost_columns.fits(demands, rest, reading), interference
+
+
 def _closed(costs: Ints, is_open: Flags) -> Costs:
     return np.where(is_open & (costs < UNFIT), costs, UNFIT).astype(np.int16)
 

@@ -38,26 +38,36 @@ def average_and_deviation(values: Ints, counted: Flags) -> tuple[Ints, Ints]:
 # -- M → K ---------------------------------------------------------------------------------------------------------
 
 
-def server_sinks(columns: Columns, reading: Reading) -> Ints:
-    """`cost.server_sink`'s totals, shape [hosts]."""
-    return _load(columns.server_used, columns.server_capacity, reading) // 2
+SINK_TERMS: Final = ("utilization", "balance", "distance", "active services")
+"""Of M → K; servers have the first two."""
 
 
-def switch_sinks(columns: Columns, top: int, reading: Reading) -> Ints:
-    """`cost.switch_sink`'s totals, shape [switches]. ``top``: the highest level."""
-    load = _load(columns.switch_used, columns.switch_capacity, reading)
+def sinks(columns: Columns, top: int, reading: Reading) -> tuple[Ints, Ints]:
+    """The terms of M → K, shape [nodes, 4], and their totals, shape [nodes]: `cost.server_sink` and
+    `cost.switch_sink`. ``top``: the highest level."""
+    terms = np.zeros((columns.hosts + columns.switches, 4), np.int64)
+    on_server, on_switch = terms[: columns.hosts], terms[columns.hosts :]
+    on_server[:, :2] = _load(columns.server_used, columns.server_capacity, reading)
+    on_switch[:, :2] = _load(columns.switch_used, columns.switch_capacity, reading)
     far = np.array([cost.tor(level, top, reading) for level in range(1, top + 1)], np.int64)
+    on_switch[:, 2] = far[columns.level - 1]
     most = columns.most_services
-    active = np.where(most > 0, ONE * columns.active // np.maximum(most, 1), ONE)
-    return (load + far[columns.level - 1] + active) // 4
+    on_switch[:, 3] = np.where(most > 0, ONE * columns.active // np.maximum(most, 1), ONE)
+    totals = terms.sum(1)
+    totals[: columns.hosts] //= 2
+    totals[columns.hosts :] //= 4
+    return terms, totals
 
 
 def _load(used: Ints, capacity: Ints, reading: Reading) -> Ints:
     average, spread = average_and_deviation(ONE * used // np.maximum(capacity, 1), capacity > 0)
-    return average + (spread if reading.is_balance_rewarded else ONE - spread)
+    return np.stack((average, spread if reading.is_balance_rewarded else ONE - spread), 1)
 
 
 # -- G → N, G → M --------------------------------------------------------------------------------------------------
+
+EDGE_TERMS: Final = ("utilization", "fit", "locality", "interference", "priority")
+"""Of `cost.shortcut`."""
 
 
 def server_fits(demands: Ints, free: Ints, reading: Reading) -> Costs:
@@ -103,13 +113,17 @@ def _leave_out(found: Costs, other: Costs, without_need: Flags, nothing_left: Fl
         found[at] = other[at]
 
 
+def fits(needed: Ints, rest: Ints, reading: Reading) -> tuple[Ints, Ints]:
+    """`cost.fit` of the last axis: average and deviation."""
+    parts = np.where(rest > 0, np.minimum(ONE, ONE * needed // np.maximum(rest, 1)), np.where(needed > 0, ONE, 0))
+    counted = (rest > 0) | (needed > 0) | (not reading.is_nothing_left_out)
+    return average_and_deviation(parts, np.broadcast_to(counted, parts.shape))
+
+
 def switch_fits(needed: Ints, rest: Ints, reading: Reading) -> Costs:
     """`cost.fit`'s average and deviation added up, or `UNFIT`. ``needed``: shape [demands, nodes, 3]; ``rest``: shape
     [nodes, 3]."""
-    some = np.maximum(rest, 1)
-    parts = np.where(rest > 0, np.minimum(ONE, ONE * needed // some), np.where(needed > 0, ONE, 0))
-    counted = (rest > 0) | (needed > 0) | (not reading.is_nothing_left_out)
-    average, spread = average_and_deviation(parts, np.broadcast_to(counted, parts.shape))
+    average, spread = fits(needed, rest, reading)
     found: Costs = np.where((needed <= rest).all(-1), average + spread, UNFIT).astype(np.int16)
     return found
 

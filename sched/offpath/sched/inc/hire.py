@@ -24,7 +24,7 @@ from offpath.sched.inc.network import FlowNetwork, Limits, Round
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
-from offpath.sched.inc.reasons import Reasons
+from offpath.sched.inc.reasons import verdicts
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.scheduler import Scheduler
@@ -83,8 +83,7 @@ class Hire(Scheduler):
         flow = solve(built.problem)
         self.watch("solve")
         picked = self.network.picked(built, flow)
-        choices = Reasons(self.network, built)
-        reasons = [choices.of(each) for each in picked]  # before anything starts: then costs are those that decided
+        reasons = verdicts(self.network, built, picked)  # before anything starts: then costs are those that decided
         for each, reason in zip(picked, reasons, strict=True):
             if each.of.flavor is not None:
                 each.of.job.choose(each.of.group, now_ms)

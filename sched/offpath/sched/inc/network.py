@@ -25,7 +25,7 @@ from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Asked, Edges, Shortcut, Shortcuts
+from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Asked, Edges, Shortcuts
 
 MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
@@ -73,11 +73,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """One unit of flow: a task of the group goes to the node; ``shortcut``: the edge by which it left its group."""
+    """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
+    node or the top of a subtree."""
 
     of: GroupNode
     node: int
-    shortcut: Shortcut
+    end: int
+    is_subtree: bool
 
 
 class FlowNetwork:
@@ -95,7 +97,8 @@ class FlowNetwork:
         self._recount: dict[GroupId, int] = {}
         """Groups on servers whose Υ is out of date, with |G|."""
         self._bounds = Bounds(resources, layers=layers)
-        self._sinks = self._sink_totals()
+        self._sink_terms, totals = cost_columns.sinks(self._bounds.columns, self._top, reading)
+        self._sinks = totals.astype(np.int16)
         self._shortcuts = Shortcuts(
             resources, self._bounds, self._locality, layers, self._sinks, reading, limits.shortcuts
         )
@@ -166,29 +169,23 @@ class FlowNetwork:
             return
         dirty, self._dirty = sorted(self._dirty), set()
         changed = self._bounds.update(dirty)
-        sinks = self._sink_totals()
+        self._sink_terms, sinks = cost_columns.sinks(self._bounds.columns, self._top, self.reading)
         sink_changed = np.nonzero(self._sinks != sinks)[0]
         self._sinks[:] = sinks
         self._shortcuts.update(np.array(dirty, np.int64), changed, sink_changed)
 
-    def _sink_totals(self) -> NDArray[np.int16]:
-        columns = self._bounds.columns
-        return np.concatenate((
-            cost_columns.server_sinks(columns, self.reading), cost_columns.switch_sinks(columns, self._top, self.reading)
-        )).astype(np.int16)  # fmt: skip
-
-    def sink_cost(self, node: int) -> EdgeCost:
-        """M → K with its terms, from the state now."""
-        resources, level = self.resources, self.resources.topology.level[node]
-        used, capacity = resources.used(node), resources.capacity(node)
-        if node < self._hosts:
-            return cost.server_sink(used, capacity, self.reading)
-        most = resources.switches[node - self._hosts].most_services
-        return cost.switch_sink(used, capacity, level, self._top, len(resources.active(node)), most, self.reading)
+    def sink_terms(self, nodes: Ints) -> Ints:
+        """The terms of M → K as of the last round (`cost_columns.SINK_TERMS`), shape [nodes, 4]."""
+        return self._sink_terms[nodes]
 
     def sink_totals(self, nodes: Ints) -> Ints:
         """What M → K costs as of the last round."""
         return self._sinks[nodes].astype(np.int64)
+
+    def edge_terms(self, edges: Sequence[tuple[Edges, int, bool]]) -> Ints:
+        """The terms of edges into the trees (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each is given by the edges
+        of its group, its node, and whether it leads to a subtree. Ask before anything changes."""
+        return self._shortcuts.terms([(each.asked, node, is_subtree) for each, node, is_subtree in edges])
 
     @property
     def computed(self) -> int:
@@ -214,7 +211,7 @@ class FlowNetwork:
 
     def _choose(self, groups: Iterable[tuple[PendingJob, TaskGroup]]) -> None:
         self._refresh()
-        assert self.locality
+        _ = self.locality
         self._shortcuts.choose(
             [Asked(group, job.request.priority, self.limits.shortcuts * job.number) for job, group in groups]
         )
@@ -332,12 +329,13 @@ class FlowNetwork:
                 if not entry[1]:
                     into[at].pop(0)
                 at, before = entry[0], at
-            found.append(Picked(built.groups[at], node, self._edge(built.groups[at], before)))
+            is_subtree, end = self._edge(built.groups[at], before)
+            found.append(Picked(built.groups[at], node, end, is_subtree))
         return found
 
-    def _edge(self, of: GroupNode, head: int) -> Shortcut:
-        """The group's edge to this node of the problem."""
+    def _edge(self, of: GroupNode, head: int) -> tuple[bool, int]:
+        """Of the group's edge to this node of the problem: whether it leads to a subtree, and the topology's node."""
         if not of.group.is_inc:
-            return of.shortcuts.to(head, is_subtree=head >= self._hosts)
+            return head >= self._hosts, head
         is_subtree = head < self._hosts + 2 * self._switches
-        return of.shortcuts.to(head - (1 if is_subtree else 2) * self._switches, is_subtree=is_subtree)
+        return is_subtree, head - (1 if is_subtree else 2) * self._switches

@@ -17,7 +17,7 @@ from offpath.sched.inc import cost
 from offpath.sched.inc.bounds import Bounds, Changed
 from offpath.sched.inc.classes import Classes, Table, key
 from offpath.sched.inc.cost import ONE, EdgeCost
-from offpath.sched.inc.cost_columns import UNFIT
+from offpath.sched.inc.cost_columns import EDGE_TERMS, UNFIT
 from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.poly import GroupId, TaskGroup
@@ -26,8 +26,7 @@ from offpath.sched.inc.resources import Resources
 
 MOST_SHORTCUTS: Final = 50
 """To nodes, and as many to subtrees."""
-_TERMS: Final = 5
-"""Of an edge G → M or G → N."""
+_TERMS: Final = len(EDGE_TERMS)
 _DEAREST: Final = UNFIT // _TERMS
 """No edge that exists costs so much, with M → K."""
 _BLOCK: Final = 1 << 16
@@ -57,10 +56,10 @@ class Edges(Sequence[Shortcut]):
     [edges]; the first ``places`` lead to M. The terms of an edge are worked out when it is read, from the state that
     is there then: read it before anything changes."""
 
-    __slots__ = ("_asked", "_of", "_order", "nodes", "places", "totals")
+    __slots__ = ("_of", "asked", "nodes", "places", "totals")
 
     def __init__(self, of: Shortcuts, asked: Asked, nodes: Ints, places: int, totals: Ints) -> None:
-        self._of, self._asked, self.nodes, self.places, self.totals = of, asked, nodes, places, totals
+        self._of, self.asked, self.nodes, self.places, self.totals = of, asked, nodes, places, totals
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -69,16 +68,12 @@ class Edges(Sequence[Shortcut]):
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
         node, is_subtree = int(self.nodes[at]), at % len(self) >= self.places
-        return Shortcut(node, is_subtree, self._of.cost(self._asked, node, is_subtree))
+        return Shortcut(node, is_subtree, self._of.cost(self.asked, node, is_subtree))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Edges) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
-
-    def to(self, node: int, *, is_subtree: bool) -> Shortcut:
-        """The edge to a node, or to what is below it."""
-        return Shortcut(node, is_subtree, self._of.cost(self._asked, node, is_subtree))
 
 
 class _Near(NamedTuple):
@@ -111,7 +106,6 @@ class Shortcuts:
         self._moved: dict[GroupId, int] = {}
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
-        self._most_services = max((each.most_services for each in resources.switches), default=0)
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
         self._turned = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
         self.computed = 0
@@ -306,33 +300,27 @@ class Shortcuts:
         return own, found
 
     # -- terms -----------------------------------------------------------------------------------------------------
+    def terms(self, edges: Sequence[tuple[Asked, int, bool]]) -> Ints:
+        """The terms of edges (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each: who asks, the node, and whether it
+        leads to what is below it."""
+        found = np.zeros((len(edges), _TERMS), np.int64)
+        kinds: dict[tuple[bool, bool], list[int]] = {}
+        for at, (asked, _, is_subtree) in enumerate(edges):
+            kinds.setdefault((asked.group.is_inc, is_subtree), []).append(at)
+        for (_, is_subtree), rows in kinds.items():
+            groups, nodes = [edges[at][0].group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
+            average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
+            found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
+        near: dict[GroupId, list[_Near]] = {}
+        for at, (asked, node, _) in enumerate(edges):
+            name = asked.group.id
+            if name not in near:
+                near[name] = self._near(self._related(asked.group))
+            found[at, 2] = self._loc(near[name], node) if near[name] else ONE
+            found[at, 4] = asked.priority
+        return found
+
     def cost(self, asked: Asked, node: int, is_subtree: bool) -> EdgeCost:
-        """The terms of an edge, from the state now."""
-        group = asked.group
-        fitted, interference = self._below(group, node) if is_subtree else self._at(group, node)
-        loc = self._loc(self._near(self._related(group)), node)
-        return cost.shortcut(fitted, loc, interference, asked.priority)
-
-    def _at(self, group: TaskGroup, node: int) -> tuple[tuple[int, int], int]:
-        """Fit (average, deviation) and interference at a place."""
-        resources = self._resources
-        interference = self._reading.server_interference
-        if group.is_inc:
-            most = resources.switches[node - self._hosts].most_services
-            active = resources.active(node)
-            interference = cost.new(group.service in active, len(active), most)
-        return cost.fit(resources.needed(group, node), resources.free(node), self._reading), interference
-
-    def _below(self, group: TaskGroup, node: int) -> tuple[tuple[int, int], int]:
-        """The same of a subtree: what its fullest place would be."""
-        bounds, at = self._bounds, node - self._hosts
-        if not group.is_inc:
-            least = tuple(bounds.servers.least[at].tolist())
-            return cost.fit(group.demand, least, self._reading), self._reading.server_interference
-        is_active = bool(bounds.is_active_on_all(group)[at])
-        needed = group.demand
-        if not is_active:
-            needed = tuple(own + shared for own, shared in zip(group.demand, group.shared, strict=True))
-        active = int(bounds.switches.least_active[at])
-        fitted = cost.fit(needed, tuple(bounds.switches.least[at].tolist()), self._reading)
-        return fitted, cost.new(is_active, active, self._most_services)
+        """One edge with its terms."""
+        terms = self.terms([(asked, node, is_subtree)])[0].tolist()
+        return EdgeCost(tuple(zip(EDGE_TERMS, terms, strict=True)))
