@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from offpath.sched.inc.columns import LOST, Columns, Flags
-from offpath.sched.inc.layers import Ints, Layers, Level
+from offpath.sched.inc.layers import Ints, Layers, Level, layers_of
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.templates import Connectivity
@@ -60,7 +60,7 @@ class Bounds:
     """Bounds of all subtrees; `update` after nodes changed."""
 
     def __init__(self, resources: Resources, columns: Columns | None = None, layers: Layers | None = None) -> None:
-        self._layers = layers or Layers(resources.topology)
+        self._layers = layers or layers_of(resources.topology)
         self.columns = columns or Columns(resources)
         self._hosts = resources.topology.hosts
         self.has_servers = self._over_servers(np.ones(self._hosts, np.int64), np.maximum, 0) > 0

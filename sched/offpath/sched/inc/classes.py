@@ -18,7 +18,7 @@ from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.templates import Connectivity
-from offpath.sched.inc.units import Vector
+from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS, Vector
 
 Key = tuple[str, frozenset[str], Vector, Vector, Connectivity]
 _SPARE: Final = 64
@@ -178,6 +178,31 @@ class Classes:
                 interference[rows] = cost_columns.new(is_active, columns.active, columns.most_services)[some]
         rest = bounds.switches.least[at] if is_subtree else columns.switch_free[at]
         return *cost_columns.fits(demands, rest, reading), interference
+
+
+def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
+    """`scarcity.scarcity`'s counts: of the nodes that could run a task of the group, how many lack what now."""
+    resources, demand = columns.resources, np.array(group.demand, np.int64)
+    if not group.is_inc:
+        could = (demand <= columns.server_capacity).all(1)
+        needed, free = np.broadcast_to(demand, columns.server_free.shape), columns.server_free
+        lost, names, barred = columns.lost[: columns.hosts], SERVER_DIMENSIONS, []
+    else:
+        shared = np.array(group.shared, np.int64)
+        could = columns.supports(group) & columns.is_level_right(group.connectivity)
+        could &= (demand + shared <= columns.switch_capacity).all(1)
+        excess, is_active = columns.excess(group.service, group.shared)
+        needed, free, names = demand + excess, columns.switch_free, SWITCH_DIMENSIONS
+        lost, own = columns.lost[columns.hosts :], np.zeros(columns.switches, np.bool_)
+        own[[node - columns.hosts for node in resources.nodes_of(group.id)]] = True
+        barred = [(own, "run a task of the group already"),
+                  (~is_active & (columns.slots == 0), "run as many services as they may")]  # fmt: skip
+    found = []
+    for which, what in [(lost, "lost"), *barred]:
+        found.append((int((could & which).sum()), what))
+        could = could & ~which
+    found += [(int((could & (needed[:, at] > free[:, at])).sum()), f"lack {name}") for at, name in enumerate(names)]
+    return [each for each in found if each[0]]
 
 
 def _closed(costs: Ints, is_open: Flags) -> Costs:

@@ -22,11 +22,10 @@ from offpath.sched.inc.decisions import (
 from offpath.sched.inc.flow import solve
 from offpath.sched.inc.network import FlowNetwork, Limits, Round
 from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
 from offpath.sched.inc.reasons import verdicts
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.scheduler import Scheduler
 
 GANG_MS: Final = 10_000
@@ -104,10 +103,13 @@ class Hire(Scheduler):
 
     def _postponed(self, built: Round, resting: Sequence[PendingJob]) -> Iterator[Postponed]:
         """What still waits in the network, and what waits for the network."""
+        open_: dict[int, set[GroupId]] = {}
         for of in built.groups.values():
-            is_open = of.group in of.job.materialized() or of.group in of.job.undecided()
-            tasks = of.job.waiting(of.group)
-            if is_open and tasks:
+            job = of.job
+            if job.number not in open_:
+                open_[job.number] = {each.id for each in (*job.materialized(), *job.undecided())}
+            tasks = job.waiting(of.group)
+            if tasks and of.group.id in open_[job.number]:
                 yield Postponed(of.group.id, tasks, self._why_waiting(of.group, bool(of.shortcuts)))
         in_network = {of.group.id for of in built.groups.values()}
         for job in built.selectors.values():
@@ -123,7 +125,7 @@ class Hire(Scheduler):
     def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
         if has_edges:
             return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
-        return Reason(Why.NO_ROOM, scarcity(self.resources, group))
+        return Reason(Why.NO_ROOM, self.network.scarcity(group))
 
     # -- taking back -----------------------------------------------------------------------------------------------
     def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:

@@ -6,7 +6,9 @@ aggregation switches of a pod. What depends only on the servers below is compute
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +34,12 @@ class Layers:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.children = children(topology)
-        self.equal = equals(topology, self.children)
+        self.first_equal = equals(topology, self.children)
         """By node: a node whose servers below are arranged alike, itself if it is the first of them."""
+        self.equal: Ints = np.array(self.first_equal, np.int64)
+        self.parents = self._parents()
+        """By node that is the first of its equals: the first ones of the switches above it, each with how many such
+        children it has."""
         self.above: Ints = np.array(
             [up[0][0] if up else node for node, up in enumerate(topology.up[: topology.hosts])], np.int64
         )
@@ -41,6 +47,14 @@ class Layers:
         self.levels = list(self._levels(0))
         self.switch_levels = list(self._levels(topology.hosts))
         """Of the children only the switches."""
+
+    def _parents(self) -> list[tuple[tuple[int, int], ...]]:
+        found: list[Counter[int]] = [Counter() for _ in self.children]
+        for node, below in enumerate(self.children):
+            if self.first_equal[node] == node:
+                for child in below:
+                    found[self.first_equal[child]][node] += 1
+        return [tuple(each.items()) for each in found]
 
     def _levels(self, least: int) -> list[Level]:
         topology = self.topology
@@ -57,6 +71,12 @@ class Layers:
         return found
 
 
+@lru_cache(maxsize=4)
+def layers_of(topology: Topology) -> Layers:
+    """Those of the last few topologies are kept."""
+    return Layers(topology)
+
+
 def children(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """By node: the nodes below that link up to it, sorted."""
     found: list[list[int]] = [[] for _ in range(topology.nodes)]
@@ -66,10 +86,10 @@ def children(topology: Topology) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(each) for each in found)
 
 
-def equals(topology: Topology, below: tuple[tuple[int, ...], ...]) -> Ints:
+def equals(topology: Topology, below: tuple[tuple[int, ...], ...]) -> list[int]:
     """By node: the first node of its class. Servers differ; switches are equal if their children's classes are."""
     found = list(range(topology.nodes))
     first: dict[tuple[int, ...], int] = {}
     for node in sorted(range(topology.hosts, topology.nodes), key=lambda each: (topology.level[each], each)):
         found[node] = first.setdefault(tuple(sorted(found[child] for child in below[node])), node)
-    return np.array(found, np.int64)
+    return found

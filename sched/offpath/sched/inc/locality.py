@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from offpath.sched.inc.layers import Layers
+from offpath.sched.inc.layers import Layers, layers_of
 from offpath.sched.inc.poly import GroupId
 from offpath.sched.topology.graph import Topology
 
@@ -31,7 +31,8 @@ class Locality:
     ) -> None:
         self._topology = topology
         self._gain, self._decay = gain, decay
-        self._nearness = _Near(layers or Layers(topology))
+        self._layers = layers or layers_of(topology)
+        self._spread: dict[int, list[tuple[int, int]]] = {}
         self._gains: dict[GroupId, Counter[int]] = {}
         self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
         """By group: |G|, and 1 − Υ where it is above 0."""
@@ -39,7 +40,9 @@ class Locality:
     def propagate(self, group: GroupId, start: int, sign: int = 1) -> None:
         """Algorithm 1: Γ of the switches near ``start`` rises (``sign`` 1: a task started) or falls (−1: stopped)."""
         gains = self._gains.setdefault(group, Counter())
-        for node, gain in spread(self._topology, start, self._gain, self._decay):
+        if start not in self._spread:
+            self._spread[start] = list(spread(self._topology, start, self._gain, self._decay))
+        for node, gain in self._spread[start]:
             gains[node] += sign * gain
             if not gains[node]:
                 del gains[node]
@@ -53,7 +56,7 @@ class Locality:
     def count(self, group: GroupId, tasks: int, servers: Mapping[int, int]) -> None:
         """Υ anew. ``tasks``: |G|; ``servers``: its running tasks by server."""
         if servers:
-            self._near[group] = (tasks, self._nearness(tasks, servers))
+            self._near[group] = (tasks, nearness(self._layers, tasks, servers))
         else:
             self._near.pop(group, None)
 
@@ -61,7 +64,7 @@ class Locality:
         """Υ of equation 6 in hundredths, rounded: the part of the group that does not run in the subtree of a switch,
         averaged level by level; of a server the part that does not run on it."""
         _, near = self._near.get(group, (0, {}))
-        return _hundredths(near.get(self._nearness.of[node], 0))
+        return _hundredths(near.get(self._layers.first_equal[node], 0))
 
     def upsilons(self, group: GroupId) -> dict[int, int]:
         """Υ in hundredths where it may be below 100: by server, and by the first of equal switches (`Layers.equal`)."""
@@ -87,46 +90,30 @@ def spread(topology: Topology, start: int, gain: int, decay: int) -> Iterable[tu
     visited: set[int] = set()
     here = {start}
     while gain > 0 and here:
-        beyond: set[int] = set()
         for node in sorted(here):
             yield node, gain
-            visited.add(node)
-            beyond.update(other for other, _ in topology.beside[node])
-        here = beyond - visited
+        visited |= here
         gain //= decay
+        if gain:
+            here = {other for node in here for other, _ in topology.beside[node]} - visited
 
 
-class _Near:
-    """Υ's arithmetic, over one switch of each class of equals."""
-
-    def __init__(self, layers: Layers) -> None:
-        self.of = layers.equal.tolist()
-        self._size = [len(each) for each in layers.children]
-        self._level = layers.topology.level
-        self._up: list[tuple[tuple[int, int], ...]] = [()] * layers.topology.nodes
-        up: dict[int, Counter[int]] = {}
-        for node, below in enumerate(layers.children):
-            if below and self.of[node] == node:
-                for child in below:
-                    up.setdefault(self.of[child], Counter())[node] += 1
-        for node, parents in up.items():
-            self._up[node] = tuple(parents.items())
-
-    def __call__(self, tasks: int, servers: Mapping[int, int]) -> dict[int, int]:
-        """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them."""
-        near = {node: SCALE * count // tasks for node, count in servers.items()}
-        sums: dict[int, int] = {}
-        now, levels = list(near), set[int]()
-        while now:
-            for node in now:
-                for parent, times in self._up[node]:
-                    sums[parent] = sums.get(parent, 0) + times * near[node]
-                    levels.add(self._level[parent])
-            if not levels:
-                break
-            level = min(levels)
-            levels.remove(level)
-            now = [node for node in sums if self._level[node] == level and node not in near]
-            for node in now:
-                near[node] = sums[node] // self._size[node]
-        return near
+def nearness(layers: Layers, tasks: int, servers: Mapping[int, int]) -> dict[int, int]:
+    """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them, of equal switches at
+    the first."""
+    level = layers.topology.level
+    near = {node: SCALE * count // tasks for node, count in servers.items()}
+    sums: dict[int, int] = {}
+    now, levels = list(near), set[int]()
+    while True:
+        for node in now:
+            for parent, times in layers.parents[node]:
+                sums[parent] = sums.get(parent, 0) + times * near[node]
+                levels.add(level[parent])
+        if not levels:
+            return near
+        lowest = min(levels)
+        levels.remove(lowest)
+        now = [node for node in sums if level[node] == lowest]
+        for node in now:
+            near[node] = sums[node] // len(layers.children[node])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -17,15 +18,19 @@ from numpy.typing import NDArray
 
 from offpath.sched.inc import cost, cost_columns
 from offpath.sched.inc.bounds import Bounds
+from offpath.sched.inc.classes import key as class_key
+from offpath.sched.inc.classes import lacks
 from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.flow import Flow, FlowProblem
-from offpath.sched.inc.layers import Ints, Layers
+from offpath.sched.inc.layers import Ints, layers_of
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
+from offpath.sched.inc.scarcity import described
 from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Asked, Edges, Shortcuts
+from offpath.sched.topology.graph import Topology
 
 MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
@@ -92,7 +97,7 @@ class FlowNetwork:
         self._top = max(topology.level, default=1)
         self.sink = topology.nodes + 2 * self._switches
         self._selector = self.sink + 1
-        layers = Layers(topology)
+        layers = layers_of(topology)
         self._locality = Locality(topology, layers=layers)
         self._recount: dict[GroupId, int] = {}
         """Groups on servers whose Υ is out of date, with |G|."""
@@ -103,7 +108,11 @@ class FlowNetwork:
             resources, self._bounds, self._locality, layers, self._sinks, reading, limits.shortcuts
         )
         self._dirty: set[int] = set()
-        self._tree = self._static_arcs(layers)
+        """Nodes that changed since the last round."""
+        self._unread: set[int] = set()
+        """Of these, what the columns do not show yet."""
+        self._scarce: dict[object, str] = {}
+        self._tree = trees(topology)
 
     @classmethod
     def rebuilt(cls, resources: Resources, reading: Reading, limits: Limits, jobs: Sequence[PendingJob]) -> FlowNetwork:
@@ -116,33 +125,15 @@ class FlowNetwork:
         return network
 
     # -- numbers of nodes: M^s and N^s as in the topology, then N^n, M^n, K, S; then what changes --------------------
-    def _shadow(self, switch: int) -> int:
-        """N^n of a switch."""
-        return switch + self._switches
-
     def _place(self, node: int) -> int:
         """M of a node."""
         return node if node < self._hosts else node + 2 * self._switches
-
-    def _static_arcs(self, layers: Layers) -> FlowProblem:
-        """The trees, and at last M → K of each node, whose costs are filled in by the round."""
-        problem = FlowProblem.of_nodes(self._selector + 1)
-        most = self.resources.topology.nodes
-        for node in range(self._hosts, most):
-            for child in layers.children[node]:
-                is_server = child < self._hosts
-                problem.add(node, child, 1 if is_server else most, 0)
-                if not is_server:
-                    problem.add(self._shadow(node), self._shadow(child), most, 0)
-            problem.add(self._shadow(node), self._place(node), 1, 0)
-        for node in range(most):
-            problem.add(self._place(node), self.sink, 1, 0)
-        return problem
 
     # -- changes ---------------------------------------------------------------------------------------------------
     def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
         """The node's state changed; if by a task of ``group``, ``sign`` is 1 for a start and −1 for a stop."""
         self._dirty.add(node)
+        self._unread.add(node)
         if group is None:
             return
         if group.is_inc:
@@ -168,6 +159,8 @@ class FlowNetwork:
         if not self._dirty:
             return
         dirty, self._dirty = sorted(self._dirty), set()
+        self._unread.clear()
+        self._scarce.clear()
         changed = self._bounds.update(dirty)
         self._sink_terms, sinks = cost_columns.sinks(self._bounds.columns, self._top, self.reading)
         sink_changed = np.nonzero(self._sinks != sinks)[0]
@@ -186,6 +179,17 @@ class FlowNetwork:
         """The terms of edges into the trees (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each is given by the edges
         of its group, its node, and whether it leads to a subtree. Ask before anything changes."""
         return self._shortcuts.terms([(each.asked, node, is_subtree) for each, node, is_subtree in edges])
+
+    def scarcity(self, group: TaskGroup) -> str:
+        """Why no node fits a task of the group now (`scarcity.scarcity`)."""
+        if self._unread:
+            self._bounds.columns.refresh(sorted(self._unread))
+            self._unread.clear()
+            self._scarce.clear()
+        key = class_key(group), bool(group.is_inc and self.resources.tasks_of(group.id))
+        if key[1] or key not in self._scarce:
+            self._scarce[key] = described(group, lacks(self._bounds.columns, group))
+        return self._scarce[key]
 
     @property
     def computed(self) -> int:
@@ -339,3 +343,30 @@ class FlowNetwork:
             return head >= self._hosts, head
         is_subtree = head < self._hosts + 2 * self._switches
         return is_subtree, head - (1 if is_subtree else 2) * self._switches
+
+
+@lru_cache(maxsize=4)
+def trees(topology: Topology) -> FlowProblem:
+    """Both trees, and at last M → K of each node, whose costs the round fills in. Never changed; those of the last few
+    topologies are kept."""
+    hosts, switches, most = topology.hosts, topology.switches, topology.nodes
+    below = layers_of(topology).children
+    sink = most + 2 * switches
+    tails, heads, capacities = array("q"), array("q"), array("q")
+    for node in range(hosts, most):
+        for child in below[node]:
+            tails.append(node)
+            heads.append(child)
+            capacities.append(1 if child < hosts else most)
+            if child >= hosts:
+                tails.append(node + switches)
+                heads.append(child + switches)
+                capacities.append(most)
+        tails.append(node + switches)
+        heads.append(node + 2 * switches)
+        capacities.append(1)
+    tails.extend(node if node < hosts else node + 2 * switches for node in range(most))
+    heads.extend(array("q", (sink,)) * most)
+    capacities.extend(array("q", (1,)) * most)
+    supply, costs = array("q", bytes(8 * (sink + 2))), array("q", bytes(8 * len(tails)))
+    return FlowProblem(supply, tails, heads, capacities, costs)

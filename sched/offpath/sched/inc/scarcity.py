@@ -53,11 +53,16 @@ def scarcity(resources: Resources, group: TaskGroup) -> str:
     for node in range(resources.topology.nodes):
         if resources.could_host(group, node) and not resources.fits(group, node):
             found.update(_lacks(resources, group, node))
+    return described(group, [(count, what) for what, count in found.items()])
+
+
+def described(group: TaskGroup, lacks: Iterable[tuple[int, str]]) -> str:
+    """How many nodes lack what, most frequent first; of nothing: no node can run the group."""
     kind = "switches" if group.is_inc else "servers"
-    if not found:
+    ranked = sorted(lacks, key=lambda each: (-each[0], each[1]))
+    if not ranked:
         return f"no {kind[:-2] if group.is_inc else kind[:-1]} can run {group.service or 'it'}"
-    ranked = sorted(found.items(), key=lambda each: (-each[1], each[0]))
-    return f"{kind}: " + ", ".join(f"{count} {what}" for what, count in ranked)
+    return f"{kind}: " + ", ".join(f"{count} {what}" for count, what in ranked)
 
 
 def _lacks(resources: Resources, group: TaskGroup, node: int) -> Iterable[str]:

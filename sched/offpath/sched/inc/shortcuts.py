@@ -269,13 +269,13 @@ class Shortcuts:
             if greatest:
                 default = cost.gain(0, greatest, self._reading)
                 usual += tasks * default
-                gained[list(gains)] += [
-                    tasks * (cost.gain(each, greatest, self._reading) - default) for each in gains.values()
-                ]
+                costs = [cost.gain(each, greatest, self._reading) - default for each in gains.values()]
+                gained[list(gains)] += tasks * np.array(costs, np.int64)
             else:
                 usual += tasks * ONE
                 values = self._locality.upsilons(group)
-                (own if is_own else below)[list(values)] += [tasks * (each - ONE) for each in values.values()]
+                less = np.array(list(values.values()), np.int64) - ONE
+                (own if is_own else below)[list(values)] += tasks * less
         weight = sum(each.tasks for each in near)
         equal, above = self._layers.equal, self._layers.above
         at_switch = (below + own)[equal] + gained
