@@ -47,6 +47,7 @@ class Table:
     subtrees: Costs = field(init=False)
     versions: list[int] = field(default_factory=list)
     _number: int = 0
+    _fitting: list[int] | None = None
 
     def __post_init__(self) -> None:
         self.places = np.empty((0, self.nodes), np.int16)
@@ -58,6 +59,7 @@ class Table:
             self.rows[key(each)] = len(self.examples)
             self.examples.append(each)
             self.versions.append(self._version())
+        self._fitting = None
         self.places = np.concatenate((self.places, places))
         self.subtrees = np.concatenate((self.subtrees, subtrees))
 
@@ -67,9 +69,21 @@ class Table:
         if len(self.rows) <= 2 * len(wanted) + _SPARE:
             return
         rows = [self.rows[each] for each in wanted]
+        self._fitting = None
         self.examples, self.versions = [self.examples[each] for each in rows], [self.versions[each] for each in rows]
         self.places, self.subtrees = self.places[rows], self.subtrees[rows]
         self.rows = {each: n for n, each in enumerate(wanted)}
+
+    def fitting(self, row: int) -> int:
+        """Nodes where a task of the class fits."""
+        if self._fitting is None:
+            self._fitting = (self.places < UNFIT).sum(1).tolist()
+        return self._fitting[row]
+
+    def change(self, nodes: Ints, places: Costs, tops: Ints, subtrees: Costs) -> None:
+        """Write new columns."""
+        self._fitting = None
+        self.places[:, nodes], self.subtrees[:, tops] = places, subtrees
 
     def note(self, touched: Flags) -> None:
         """These rows changed; shape [classes]."""
@@ -114,7 +128,7 @@ class Classes:
         places, subtrees = self._computed(table, table.examples, nodes, tops)
         touched = (table.places[:, nodes] != places).any(1) | (table.subtrees[:, tops] != subtrees).any(1)
         table.note(touched | ((places < UNFIT) & sink_changed).any(1))
-        table.places[:, nodes], table.subtrees[:, tops] = places, subtrees
+        table.change(nodes, places, tops, subtrees)
 
     def _computed(
         self, table: Table, examples: Sequence[TaskGroup], nodes: Ints | slice, tops: Ints | slice

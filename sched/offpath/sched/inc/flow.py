@@ -82,9 +82,12 @@ class FlowProblem:
                 if not (0 <= capacity <= MOST_CAPACITY and abs(cost) <= MOST_COST)
             )
             raise FlowInvalid(f"arc {arc} has capacity {capacity} and cost {cost}: out of range")
-        if sum(self.supply) != 0:
-            raise FlowInvalid(f"supplies add up to {sum(self.supply)}: they must add up to 0")
-        if sum(abs(each) for each in self.supply) > 2 * MOST_CAPACITY:
+        if not _within(self.supply, -MOST_CAPACITY, MOST_CAPACITY):
+            raise FlowInvalid("supplies out of range")
+        supply = np.frombuffer(self.supply, np.int64)
+        if supply.sum() != 0:
+            raise FlowInvalid(f"supplies add up to {supply.sum()}: they must add up to 0")
+        if np.abs(supply).sum() > 2 * MOST_CAPACITY:
             raise FlowInvalid("supplies out of range")
 
 

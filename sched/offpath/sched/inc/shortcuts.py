@@ -140,18 +140,18 @@ class Shortcuts:
         return self._chosen[group.id][1]
 
     def has_room(self, group: TaskGroup, tasks: int) -> bool:
-        """True if that many more tasks could start now, were there no other group."""
-        self._classes.learn([group])
+        """True if that many more tasks could start now, were there no other group. `choose` named the group."""
         table = self._classes.of(group)
-        fits = table.places[table.rows[key(group)]] < UNFIT
-        room = int(fits.sum())
+        row = table.rows[key(group)]
+        room = table.fitting(row)
         if group.is_inc:
+            if not room or not self._resources.tasks_of(group.id):
+                return room >= tasks
             own = [each - self._hosts for each in self._resources.nodes_of(group.id)]
-            return room - int(fits[own].sum()) >= tasks
-        if not any(group.demand):
+            return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
+        if room >= tasks or not any(group.demand):
             return room > 0
-        if room >= tasks:
-            return True
+        fits = table.places[row] < UNFIT
         free = self._bounds.columns.server_free[fits]
         times = [free[:, at] // need for at, need in enumerate(group.demand) if need]
         return int(np.minimum.reduce(times).sum()) >= tasks
