@@ -8,10 +8,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import offpath.sched.inc.bounds as bounds_module
 from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.flow import solve
 from offpath.sched.inc.layers import children
@@ -22,6 +24,7 @@ from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, READINGS
 from offpath.sched.inc.request import Composite, CompReq, Servers
 from offpath.sched.inc.resources import Resources
+from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.shortcuts import Shortcuts
 from offpath.sched.inc.templates import Connectivity
 from offpath.sched.inc.transform import transform
@@ -224,6 +227,10 @@ def drive(seed: int, steps: int = 9) -> tuple[FlowNetwork, list[PendingJob]]:
             node: (of.group.id, of.shortcuts) for node, of in rebuilt.groups.items()
         }
         assert network.locality.state() == fresh.locality.state()
+        for of in kept.groups.values():
+            assert [each.cost.total for each in of.shortcuts] == of.shortcuts.totals.tolist()
+            assert all(resources.fits(of.group, each.node) for each in of.shortcuts if not each.is_subtree)
+            assert network.scarcity(of.group) == scarcity(resources, of.group)
         kept.problem.check()
     return network, jobs
 
@@ -283,16 +290,18 @@ def only_starts(propagate: Any) -> Any:
     return lambda self, group, start, sign=1: propagate(self, group, start) if sign > 0 else None
 
 
-def one_level(merge: Any) -> Any:
-    return lambda self, node, changed: merge(self, node, changed) and False
+def first_child(merge: Any) -> Any:
+    return lambda self, values, level, combine, first=0: values[level.below[level.starts] - first]
 
 
-BUGS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
+BUGS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a stop leaves its gain": (Locality, "propagate", only_starts),
-    "bounds are not updated above": (Bounds, "_merge", one_level),
-    "classes are not updated": (Shortcuts, "update", lambda _: lambda self, places, changed: None),
+    "a changed bound is not seen": (
+        bounds_module, "_differing", lambda _: lambda pairs, hosts: np.zeros(0, np.int64)
+    ),
+    "classes are not updated": (Shortcuts, "update", lambda _: lambda self, places, changed, sink_changed: None),
     "running tasks do not move a group": (Shortcuts, "moved", lambda _: lambda self, group: None),
-}
+}  # fmt: skip
 
 
 def drive_all(seeds: int) -> None:
@@ -306,3 +315,9 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(of, name, change(getattr(of, name)))
     with pytest.raises(AssertionError):
         drive_all(60)
+
+
+def test_a_bound_that_forgets_a_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bounds, "_merge", first_child(Bounds._merge))
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        test_bounds_promise_only_what_every_node_keeps_and_hide_nothing()

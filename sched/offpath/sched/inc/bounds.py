@@ -117,9 +117,7 @@ class Bounds:
 
     def state(self) -> tuple[Any, ...]:
         """Comparable."""
-        return tuple(
-            getattr(of, name).tolist() for of in (self.servers, self.switches) for name in type(of).__slots__
-        )
+        return tuple(getattr(of, name).tolist() for of in (self.servers, self.switches) for name in type(of).__slots__)
 
     # -- computing -------------------------------------------------------------------------------------------------
     def _support(self, group: TaskGroup) -> tuple[Flags, Flags]:
@@ -138,7 +136,9 @@ class Bounds:
         key = service, shared
         known = self._active.get(key)
         if known is None:
-            own = self.columns.excess(service, (0, 0, 0))[1] if shared is None else self.columns.sharing(service, shared)
+            own = (
+                self.columns.excess(service, (0, 0, 0))[1] if shared is None else self.columns.sharing(service, shared)
+            )
             if own is None or not own.any():
                 none = np.zeros_like(self.has_inc)
                 known = none, none

@@ -169,7 +169,6 @@ class Classes:
         interference = cost_columns.new(is_active, bounds.switches.least_active, self._most_services)
         return _closed(found + interference[tops], bounds.may_run(one)[tops])
 
-
     def terms(self, groups: Sequence[TaskGroup], nodes: Ints, *, is_subtree: bool) -> tuple[Ints, Ints, Ints]:
         """Fit (average and deviation) and interference of an edge of each group, all of one kind, to its node. Of a
         subtree it is what its fullest place would be."""

@@ -68,9 +68,7 @@ class Columns:
             rows = np.array(servers, np.int64)
             self.server_used[rows] = np.array([resources.used(each) for each in servers], np.int64)
             self.lost[rows] = lost = np.array([resources.is_lost(each) for each in servers], np.bool_)
-            self.server_free[rows] = np.where(
-                lost[:, None], LOST, self.server_capacity[rows] - self.server_used[rows]
-            )
+            self.server_free[rows] = np.where(lost[:, None], LOST, self.server_capacity[rows] - self.server_used[rows])
         if switches:
             rows = np.array(switches, np.int64)
             at = rows - hosts

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offpath.sched.inc import cost, cost_columns
 from offpath.sched.inc.bounds import Bounds

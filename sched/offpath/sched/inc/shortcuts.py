@@ -194,9 +194,7 @@ class Shortcuts:
                 [each for _, each in taken], None,
             )  # fmt: skip
             for (now, each, _), (nodes, totals), (tops, below) in zip(block, places, subtrees, strict=True):
-                edges = Edges(
-                    self, each, np.concatenate((nodes, tops)), len(nodes), np.concatenate((totals, below))
-                )
+                edges = Edges(self, each, np.concatenate((nodes, tops)), len(nodes), np.concatenate((totals, below)))
                 self._chosen[each.group.id] = now, edges
 
     def _ranked(

@@ -1,8 +1,9 @@
 """`hire`: a full round of the policy `hire`: costs, shortcuts, network, solver, decisions, by load and cluster size.
 
-The queue holds 800 task groups. Cold: nothing of an earlier round is kept but the topology's own arrays. Warm: the round
-follows another one, in which jobs were placed; others ended and new ones came. `solve_floor_ms`: OR-Tools alone on the
-last graph. Each case runs in a process of its own, so that `rss_mib` is its own.
+The queue holds 800 task groups. Cold: nothing of an earlier round is kept but the topology's own arrays. Warm: the
+round follows another one, in which jobs were placed; others ended and new ones came. Times are CPU time of the one
+thread that computes. `solve_floor_ms`: OR-Tools alone on the last graph. Each case runs in a process of its own, so
+that `rss_mib` is its own.
 """
 
 from __future__ import annotations

@@ -46,8 +46,10 @@ class World:
         self._demands, self._counts = demands()
         topology = fat_tree(degree)
         self.resources = Resources(
-            topology, [ServerSpec((CPU_MILLI, MEMORY_MIB))] * topology.hosts, [SwitchSpec(_FEATURES)] * topology.switches
-        )  # fmt: skip
+            topology,
+            [ServerSpec((CPU_MILLI, MEMORY_MIB))] * topology.hosts,
+            [SwitchSpec(_FEATURES)] * topology.switches,
+        )
         self._store, self._jobs, self._distinct = CompStore(), 0, 0
         self._fill_servers(load)
         self._fill_switches(load)
