@@ -91,25 +91,27 @@ class Bounds:
         """True only where every place below can run a task of the group: the edges G → N."""
         demand = np.array(group.demand, np.int64)
         if not group.is_inc:
-            return (demand <= self.servers.least).all(1)
+            return _no_more(demand, self.servers.least)
         needed = demand + np.where(self.is_active_on_all(group)[:, None], 0, np.array(group.shared, np.int64))
-        return self.may_run(group) & (needed <= self.switches.least).all(1)
+        return self.may_run(group) & _no_more(needed, self.switches.least)
 
     def may_run(self, group: TaskGroup) -> Flags:
         """True only where every switch of the subtree may run the group's service, if there is room for its demand."""
         if group.connectivity in RESTRICTED:
             return np.zeros_like(self.has_inc)
         _, by_all = self._support(group)
-        return self.has_inc & by_all & (self.is_active_on_all(group) | (self.switches.least_slots > 0))
+        found: Flags = self.has_inc & by_all & (self.is_active_on_all(group) | (self.switches.least_slots > 0))
+        return found
 
     def some_may_fit(self, group: TaskGroup) -> Flags:
         """False only where no place of the subtree can run a task of the group: nothing below needs a look."""
         demand = np.array(group.demand, np.int64)
         if not group.is_inc:
-            return (demand <= self.servers.most).all(1)
+            return _no_more(demand, self.servers.most)
         by_some, _ = self._support(group)
         has_place = (self.switches.most_slots > 0) | self._activity(group.service)[0]
-        return self.has_inc & by_some & has_place & (demand <= self.switches.most).all(1)
+        found: Flags = self.has_inc & by_some & has_place & _no_more(demand, self.switches.most)
+        return found
 
     def is_active_on_all(self, group: TaskGroup) -> Flags:
         """True where every switch of the subtree runs the service and covers what the group shares."""
@@ -185,6 +187,12 @@ class Bounds:
     def _merge(self, values: Any, level: Level, combine: Any, first: int = 0) -> Any:
         """``combine`` over what is directly below each switch of a level."""
         return combine.reduceat(values[level.below - first], level.starts, axis=0)
+
+
+def _no_more(needed: Ints, room: Ints) -> Flags:
+    """By row: no dimension exceeds its room."""
+    found: Flags = np.logical_and.reduce(needed <= room, axis=1)
+    return found
 
 
 def _differing(pairs: list[tuple[Ints, Ints]], hosts: int) -> Ints:

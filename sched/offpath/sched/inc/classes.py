@@ -199,13 +199,14 @@ def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
     if not group.is_inc:
         could = (demand <= columns.server_capacity).all(1)
         needed, free = np.broadcast_to(demand, columns.server_free.shape), columns.server_free
-        lost, names, barred = columns.lost[: columns.hosts], SERVER_DIMENSIONS, []
+        lost, names = columns.lost[: columns.hosts], list(SERVER_DIMENSIONS)
+        barred: list[tuple[Flags, str]] = []
     else:
         shared = np.array(group.shared, np.int64)
         could = columns.supports(group) & columns.is_level_right(group.connectivity)
         could &= (demand + shared <= columns.switch_capacity).all(1)
         excess, is_active = columns.excess(group.service, group.shared)
-        needed, free, names = demand + excess, columns.switch_free, SWITCH_DIMENSIONS
+        needed, free, names = demand + excess, columns.switch_free, list(SWITCH_DIMENSIONS)
         lost, own = columns.lost[columns.hosts :], np.zeros(columns.switches, np.bool_)
         own[[node - columns.hosts for node in resources.nodes_of(group.id)]] = True
         barred = [(own, "run a task of the group already"),

@@ -103,6 +103,12 @@ class Flow:
     cost: int
     flows: Sequence[int]
 
+    @property
+    def used(self) -> list[int]:
+        """The arcs that carry something, rising."""
+        flows: list[int] = np.nonzero(np.asarray(self.flows, np.int64))[0].tolist()
+        return flows
+
 
 def solve(problem: FlowProblem) -> Flow:
     """A flow of minimal cost that satisfies all supplies. Deterministic.

@@ -318,7 +318,7 @@ class FlowNetwork:
         it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
         into: dict[int, list[list[int]]] = {}
         problem = built.problem
-        for arc in np.nonzero(np.frombuffer(flow.flows, np.int64))[0].tolist() if flow.flows else ():
+        for arc in flow.used:
             if problem.heads[arc] != self.sink:
                 into.setdefault(problem.heads[arc], []).append([problem.tails[arc], flow.flows[arc]])
         found = []
