@@ -61,7 +61,7 @@ def test_the_world_has_the_load_and_the_queue_and_is_drawn_from_its_seed() -> No
     assert worlds[0].hire.round(300) == worlds[1].hire.round(300)
 
 
-def test_no_two_groups_on_servers_have_the_same_demand_if_they_are_to_be_distinct() -> None:
+def test_nearly_every_composite_has_a_demand_of_its_own_if_they_are_to_be_distinct() -> None:
     world = World(4, 0.2, is_distinct=True, seed=7, groups=200)
     world.fill_queue()
     composites = {

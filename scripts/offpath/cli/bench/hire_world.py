@@ -38,7 +38,7 @@ Demand = tuple[int, int]
 class World:
     """A `Hire` whose queue holds as many task groups as a round takes.
 
-    ``is_distinct``: no two groups have the same demand; else servers' demands are those of real pods.
+    ``is_distinct``: nearly every composite has a demand of its own; else demands on servers are those of real pods.
     """
 
     def __init__(self, degree: int, load: float, *, is_distinct: bool, seed: int, groups: int = GROUPS) -> None:
