@@ -4,7 +4,7 @@ as that depends on nothing else; a change of a node changes its column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,9 +63,9 @@ class Table:
         self.places = np.concatenate((self.places, places))
         self.subtrees = np.concatenate((self.subtrees, subtrees))
 
-    def keep(self, used: Iterable[Key]) -> None:
+    def keep(self, used: Collection[Key]) -> None:
         """Drop other classes if there are many."""
-        wanted = [each for each in dict.fromkeys(used) if each in self.rows]
+        wanted = [each for each in used if each in self.rows]
         if len(self.rows) <= 2 * len(wanted) + _SPARE:
             return
         rows = [self.rows[each] for each in wanted]
@@ -109,16 +109,14 @@ class Classes:
         """The table that has the group's class."""
         return self.on_switches if group.is_inc else self.servers
 
-    def learn(self, groups: Iterable[TaskGroup]) -> None:
-        """Add the classes of these groups that are new."""
-        new: dict[Key, TaskGroup] = {}
-        for each in groups:
-            if (name := key(each)) not in self.of(each).rows:
-                new.setdefault(name, each)
+    def use(self, examples: Mapping[Key, TaskGroup]) -> None:
+        """Add what is new of these classes; of many others drop some."""
         for table in (self.servers, self.on_switches):
-            examples = [each for each in new.values() if self.of(each) is table]
-            if examples:
-                table.add(examples, *self._computed(table, examples, slice(None), slice(None)))
+            asked = {name: each for name, each in examples.items() if self.of(each) is table}
+            table.keep(asked)
+            new = [each for name, each in asked.items() if name not in table.rows]
+            if new:
+                table.add(new, *self._computed(table, new, slice(None), slice(None)))
 
     def update(self, table: Table, nodes: Ints, tops: Ints, sink_changed: Flags) -> None:
         """The state of the table's ``nodes`` changed (of these ``sink_changed`` also M → K), and the bounds of

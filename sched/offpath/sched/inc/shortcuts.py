@@ -158,16 +158,15 @@ class Shortcuts:
 
     def choose(self, asked: Sequence[Asked]) -> None:
         """Choose the edges of these groups where something changed."""
-        for table in (self._classes.servers, self._classes.on_switches):
-            table.keep(key(each.group) for each in asked if self._classes.of(each.group) is table)
-        self._classes.learn(each.group for each in asked)
+        keys = [key(each.group) for each in asked]
+        self._classes.use({name: each.group for name, each in zip(keys, asked, strict=True)})
         due: dict[bool, list[tuple[object, Asked, int]]] = {False: [], True: []}
-        for each in asked:
+        for each, name in zip(asked, keys, strict=True):
             group = each.group
             table = self._classes.of(group)
-            row = table.rows[key(group)]
-            moved = tuple(self._moved.get(other, 0) for other in self._related(group))
-            now = table.versions[row], each.priority, each.offset, moved, key(group)
+            row = table.rows[name]
+            moved = tuple([self._moved.get(other, 0) for other in self._related(group)])
+            now = table.versions[row], each.priority, each.offset, moved, name
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
                 due[group.is_inc].append((now, each, row))
