@@ -143,7 +143,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath simulate mina --figure table1 --seeds 1",
         "offpath simulate netpack --quick --json",
     ),
-    ("bench",): ("offpath bench", "offpath bench request-path --quick"),
+    ("bench",): ("offpath bench", "offpath bench request-path --quick", "offpath bench hire --quick --json"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,7 @@ COUNT = {"quick": 60, "ci": 400, "full": 10_000}[SIZE]
 def random_problem(draw: Random) -> FlowProblem:
     """Up to 14 nodes; parallel arcs, circles and negative costs included, often infeasible."""
     nodes = draw.randint(2, 14)
-    problem = FlowProblem([0] * nodes)
+    problem = FlowProblem.of_nodes(nodes)
     for _ in range(draw.randint(0, 3)):
         source, sink, units = draw.randrange(nodes), draw.randrange(nodes), draw.randint(1, 6)
         problem.supply[source] += units
@@ -105,7 +106,7 @@ def test_a_malformed_instance_is_refused(text: str, why: str) -> None:
 
 
 def test_the_checker_finds_a_wrong_flow() -> None:
-    problem = FlowProblem([1, -1])
+    problem = FlowProblem(array("q", (1, -1)))
     problem.add(0, 1, 1, 5)
     assert flow_faults(problem, Flow(5, (1,))) == []
     assert flow_faults(problem, Flow(4, (1,))) == ["the cost is not that of the flows"]
@@ -114,7 +115,7 @@ def test_the_checker_finds_a_wrong_flow() -> None:
 
 def test_without_the_solver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools.graph.python", None)
-    problem = FlowProblem([0, 0])
+    problem = FlowProblem.of_nodes(2)
     problem.add(0, 1, 1, 1)
     with pytest.raises(SolverMissing, match="offpath\\[sim\\]"):
         solve(problem)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.inc.locality import Locality, children, spread
+from offpath.sched.inc.layers import children
+from offpath.sched.inc.locality import Locality, spread
 from offpath.sched.topology.fattree import fat_tree, leaf_spine
 from offpath.sched.topology.graph import Topology
 

@@ -2,219 +2,203 @@
 §5.3).
 
 For the server part: the least and the most that a server below has free. For the INC part: the same of the switches of
-the subtree (its top included), how many services could be added at least, the least active ones, and bit vectors of
-the services: supported by some switch, supported by all, active on some, active on all. The paper has the first and
-the last two; "supported by all" is needed where switches differ, else an edge G → N would promise too much.
+the subtree (its top included), how many services could be added at least and at most, the least active ones, and flags
+by service: supported by some switch, supported by all, active on some, active on all. The paper has the first and the
+last two; "supported by all" is needed where switches differ, else an edge G → N would promise too much. All are arrays
+by switch, computed level by level; flags of a service when they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
-from offpath.sched.inc.locality import children
+import numpy as np
+
+from offpath.sched.inc.columns import LOST, Columns, Flags
+from offpath.sched.inc.layers import Ints, Layers, Level, layers_of
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.templates import Connectivity
-from offpath.sched.inc.units import Vector, fits_in, plus
+from offpath.sched.inc.units import MOST_DEMAND
 
-_LOST: Final = -1
-"""Of a node that is lost: even a demand of 0 does not fit."""
-
-
-@dataclass(slots=True)
-class _Bits:
-    """Numbers of what bits stand for."""
-
-    numbers: dict[object, int]
-
-    def bit(self, what: object) -> int:
-        """The bit of ``what``, a new one if it is new."""
-        return 1 << self.numbers.setdefault(what, len(self.numbers))
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchBounds:
-    """Of the switches of a subtree that run INC. ``least_slots``: services that any of them could add."""
-
-    least: Vector
-    most: Vector
-    least_slots: int
-    most_slots: int
-    least_active: int
-    supported_by_some: int
-    supported_by_all: int
-    active_on_some: int
-    active_on_all: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerBounds:
-    """Of the servers of a subtree."""
-
-    least: Vector
-    most: Vector
+_UNBOUNDED: Final = 2 * MOST_DEMAND
+"""The least of nothing."""
+RESTRICTED: Final = (Connectivity.TOR, Connectivity.LEAF, Connectivity.SPINE)
+"""Only some levels will do; those switches have edges of their own."""
 
 
 @dataclass(slots=True)
 class Changed:
-    """Nodes whose bounds of servers or of switches changed."""
+    """Switches whose bounds of servers or of switches changed, rising; shape [changed]."""
 
-    servers: set[int] = field(default_factory=set)
-    switches: set[int] = field(default_factory=set)
+    servers: Ints
+    switches: Ints
+
+
+@dataclass(slots=True)
+class SwitchBounds:
+    """Of the INC part, by switch. Where no switch of the subtree runs INC they say nothing (`Bounds.has_inc`)."""
+
+    least: Ints
+    most: Ints
+    least_slots: Ints
+    most_slots: Ints
+    least_active: Ints
+
+
+@dataclass(slots=True)
+class ServerBounds:
+    """Of the server part, by switch, shape [switches, 2]. Without a server below both are `LOST`."""
+
+    least: Ints
+    most: Ints
 
 
 class Bounds:
-    """Bounds of all subtrees. `update` after nodes changed: only these and what is above them is computed again."""
+    """Bounds of all subtrees; `update` after nodes changed."""
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
-        topology = resources.topology
-        self._children = children(topology)
-        self._upwards = sorted(range(topology.hosts, topology.nodes), key=lambda node: (topology.level[node], node))
-        self._order = {node: at for at, node in enumerate(self._upwards)}
-        self._services, self._kinds = _Bits({}), _Bits({})
-        self._example: dict[int, TaskGroup] = {}
-        """By bit of a kind (service and features): a group of it."""
-        self._nodes: list[SwitchBounds | None] = [None] * topology.nodes
-        self.servers: list[ServerBounds | None] = [None] * topology.nodes
-        """By node; None: no server below."""
-        self.switches: list[SwitchBounds | None] = [None] * topology.nodes
-        """By node; None: no switch of the subtree runs INC."""
-        self.update(range(topology.nodes))
-
-    def learn(self, group: TaskGroup) -> None:
-        """Give the group's kind a bit. A new kind costs a look at every switch."""
-        if group.is_inc and (group.service, group.features) not in self._kinds.numbers:
-            self._example[self._kinds.bit((group.service, group.features))] = group
-            self.update(range(self._resources.topology.nodes))
+    def __init__(self, resources: Resources, columns: Columns | None = None, layers: Layers | None = None) -> None:
+        self._layers = layers or layers_of(resources.topology)
+        self.columns = columns or Columns(resources)
+        self._hosts = resources.topology.hosts
+        self.has_servers = self._over_servers(np.ones(self._hosts, np.int64), np.maximum, 0) > 0
+        """By switch: a server is below it."""
+        self.has_inc = self._over_switches(self.columns.runs_inc, np.logical_or)
+        """By switch: a switch of the subtree may run INC."""
+        self._supported: dict[tuple[str, frozenset[str]], tuple[Flags, Flags]] = {}
+        self._active: dict[tuple[object, ...], tuple[Flags, Flags]] = {}
+        self.servers, self.switches = self._server_bounds(), self._switch_bounds()
+        self.update(range(resources.topology.nodes))
 
     def update(self, nodes: Iterable[int]) -> Changed:
-        """Compute the bounds of these nodes and of all switches above them that this changes."""
-        topology = self._resources.topology
-        changed = Changed()
-        waiting: set[int] = set()
-        for node in nodes:
-            if node >= topology.hosts:
-                self._nodes[node] = self._one(node)
-                waiting.add(node)
-                continue
-            free = self._free(node)
-            bounds = ServerBounds(free, free)
-            if self.servers[node] != bounds:
-                self.servers[node] = bounds
-                changed.servers.add(node)
-                waiting.update(parent for parent, _ in topology.up[node])
-        while waiting:
-            node = min(waiting, key=self._order.__getitem__)
-            waiting.remove(node)
-            if self._merge(node, changed):
-                waiting.update(parent for parent, _ in topology.up[node])
-        return changed
+        """Read these nodes' state and compute the bounds above them."""
+        self.columns.refresh(list(nodes))
+        self._active.clear()
+        servers, self.servers = self.servers, self._server_bounds()
+        switches, self.switches = self.switches, self._switch_bounds()
+        return Changed(
+            _differing([(servers.least, self.servers.least), (servers.most, self.servers.most)], self._hosts),
+            _differing(
+                [(getattr(switches, each), getattr(self.switches, each)) for each in SwitchBounds.__slots__],
+                self._hosts,
+            ),
+        )
 
-    # -- questions -------------------------------------------------------------------------------------------------
-    def all_fit(self, group: TaskGroup, node: int) -> bool:
-        """True only if every place below the switch can run a task of the group: the edge G → N."""
+    # -- questions, each by switch ---------------------------------------------------------------------------------
+    def all_fit(self, group: TaskGroup) -> Flags:
+        """True only where every place below can run a task of the group: the edges G → N."""
+        demand = np.array(group.demand, np.int64)
         if not group.is_inc:
-            servers = self.servers[node]
-            return servers is not None and fits_in(group.demand, servers.least)
-        bounds = self.switches[node]
-        if bounds is None or not bounds.supported_by_all & self._kinds.bit((group.service, group.features)):
-            return False
-        if group.connectivity in (Connectivity.TOR, Connectivity.LEAF, Connectivity.SPINE):
-            return False  # only some levels will do; those switches have edges of their own
-        is_active = self.is_active_on_all(group, node)
-        needed = group.demand if is_active else plus(group.demand, group.shared)
-        return (is_active or bounds.least_slots > 0) and fits_in(needed, bounds.least)
+            return _no_more(demand, self.servers.least)
+        needed = demand + np.where(self.is_active_on_all(group)[:, None], 0, np.array(group.shared, np.int64))
+        return self.may_run(group) & _no_more(needed, self.switches.least)
 
-    def some_may_fit(self, group: TaskGroup, node: int) -> bool:
-        """False only if no place of the subtree can run a task of the group: nothing below needs a look."""
+    def may_run(self, group: TaskGroup) -> Flags:
+        """True only where every switch of the subtree may run the group's service, if there is room for its demand."""
+        if group.connectivity in RESTRICTED:
+            return np.zeros_like(self.has_inc)
+        _, by_all = self._support(group)
+        found: Flags = self.has_inc & by_all & (self.is_active_on_all(group) | (self.switches.least_slots > 0))
+        return found
+
+    def some_may_fit(self, group: TaskGroup) -> Flags:
+        """False only where no place of the subtree can run a task of the group: nothing below needs a look."""
+        demand = np.array(group.demand, np.int64)
         if not group.is_inc:
-            servers = self.servers[node]
-            return servers is not None and fits_in(group.demand, servers.most)
-        bounds = self.switches[node]
-        if bounds is None or not bounds.supported_by_some & self._kinds.bit((group.service, group.features)):
-            return False
-        has_place = bounds.most_slots > 0 or bool(bounds.active_on_some & self._services.bit(group.service))
-        return has_place and fits_in(group.demand, bounds.most)
+            return _no_more(demand, self.servers.most)
+        by_some, _ = self._support(group)
+        has_place = (self.switches.most_slots > 0) | self._activity(group.service)[0]
+        found: Flags = self.has_inc & by_some & has_place & _no_more(demand, self.switches.most)
+        return found
 
-    def is_active_on_all(self, group: TaskGroup, node: int) -> bool:
-        """True if every switch of the subtree runs the service and covers what the group shares."""
-        bounds = self.switches[node]
-        return bounds is not None and bool(bounds.active_on_all & self._services.bit((group.service, group.shared)))
+    def is_active_on_all(self, group: TaskGroup) -> Flags:
+        """True where every switch of the subtree runs the service and covers what the group shares."""
+        return self._activity(group.service, group.shared)[1]
 
-    def state(self) -> tuple[object, ...]:
-        """Comparable, whatever numbers the bits have."""
-
-        def words(bits: int, of: _Bits) -> tuple[str, ...]:
-            return tuple(sorted(repr(what) for what, at in of.numbers.items() if bits >> at & 1))
-
-        return tuple(self.servers), tuple(
-            each and (each.least, each.most, each.least_slots, each.most_slots, each.least_active,
-                      words(each.supported_by_some, self._kinds), words(each.supported_by_all, self._kinds),
-                      words(each.active_on_some, self._services), words(each.active_on_all, self._services))
-            for each in self.switches
-        )  # fmt: skip
+    def state(self) -> tuple[Any, ...]:
+        """Comparable."""
+        return tuple(getattr(of, name).tolist() for of in (self.servers, self.switches) for name in type(of).__slots__)
 
     # -- computing -------------------------------------------------------------------------------------------------
-    def _free(self, node: int) -> Vector:
-        free = self._resources.free(node)
-        return (_LOST,) * len(free) if self._resources.is_lost(node) else free
+    def _support(self, group: TaskGroup) -> tuple[Flags, Flags]:
+        """Supported by some and by all switches of the subtree; it never changes."""
+        key = group.service, group.features
+        if key not in self._supported:
+            own = self.columns.supports(group)
+            runs = self.columns.runs_inc
+            self._supported[key] = (
+                self._over_switches(own & runs, np.logical_or), self._over_switches(own | ~runs, np.logical_and)
+            )  # fmt: skip
+        return self._supported[key]
 
-    def _one(self, node: int) -> SwitchBounds | None:
-        """Of one switch alone; None if it never runs INC."""
-        resources = self._resources
-        spec = resources.switches[node - resources.topology.hosts]
-        if not spec.most_services or not any(spec.capacity):
-            return None
-        supported = 0
-        for bit, group in self._example.items():
-            supported |= bit if spec.supports(group) else 0
-        active = 0
-        for service, shared in resources.sharing(node):
-            active |= self._services.bit(service) | self._services.bit((service, shared))
-        free, slots = self._free(node), resources.slots(node)
-        return SwitchBounds(free, free, slots, slots, len(resources.active(node)), supported, supported, active, active)
+    def _activity(self, service: str, shared: tuple[int, ...] | None = None) -> tuple[Flags, Flags]:
+        """Active on some and on all switches of the subtree; with ``shared``, where that is covered."""
+        key = service, shared
+        known = self._active.get(key)
+        if known is None:
+            own = (
+                self.columns.excess(service, (0, 0, 0))[1] if shared is None else self.columns.sharing(service, shared)
+            )
+            if own is None or not own.any():
+                none = np.zeros_like(self.has_inc)
+                known = none, none
+            else:
+                runs = self.columns.runs_inc
+                by_all = self._over_switches(own | ~runs, np.logical_and) & self.has_inc
+                known = self._over_switches(own & runs, np.logical_or), by_all
+            self._active[key] = known
+        return known
 
-    def _merge(self, node: int, changed: Changed) -> bool:
-        """True if the switch's bounds changed."""
-        below = self._children[node]
-        own = self._nodes[node]
-        servers = _servers([each for each in (self.servers[child] for child in below) if each is not None])
-        inc = [one for one in (self.switches[child] for child in below) if one is not None]
-        switches = _switches([*inc, own] if own is not None else inc)
-        if self.servers[node] != servers:
-            self.servers[node] = servers
-            changed.servers.add(node)
-        if self.switches[node] != switches:
-            self.switches[node] = switches
-            changed.switches.add(node)
-        return node in changed.servers or node in changed.switches
+    def _server_bounds(self) -> ServerBounds:
+        free = self.columns.server_free
+        least = self._over_servers(free, np.minimum, _UNBOUNDED)
+        least[~self.has_servers] = LOST
+        return ServerBounds(least, self._over_servers(free, np.maximum, LOST))
+
+    def _switch_bounds(self) -> SwitchBounds:
+        columns = self.columns
+        runs, free = columns.runs_inc, columns.switch_free
+        return SwitchBounds(
+            self._over_switches(np.where(runs[:, None], free, _UNBOUNDED), np.minimum),
+            self._over_switches(np.where(runs[:, None], free, LOST), np.maximum),
+            self._over_switches(np.where(runs, columns.slots, _UNBOUNDED), np.minimum),
+            self._over_switches(np.where(runs, columns.slots, 0), np.maximum),
+            self._over_switches(np.where(runs, columns.active, _UNBOUNDED), np.minimum),
+        )
+
+    def _over_servers(self, own: Any, combine: Any, nothing: int) -> Any:
+        """``combine`` over the servers below each switch; ``nothing`` where there are none."""
+        values = np.full((len(self._layers.equal), *own.shape[1:]), nothing, own.dtype)
+        values[: self._hosts] = own
+        for level in self._layers.levels:
+            values[level.switches] = self._merge(values, level, combine)
+        return values[self._hosts :]
+
+    def _over_switches(self, own: Any, combine: Any) -> Any:
+        """``combine`` over the switches of each subtree, its top included."""
+        values = own.copy()
+        for level in self._layers.switch_levels:
+            top = level.switches - self._hosts
+            values[top] = combine(values[top], self._merge(values, level, combine, self._hosts))
+        return values
+
+    def _merge(self, values: Any, level: Level, combine: Any, first: int = 0) -> Any:
+        """``combine`` over what is directly below each switch of a level."""
+        return combine.reduceat(values[level.below - first], level.starts, axis=0)
 
 
-def _servers(parts: Sequence[ServerBounds]) -> ServerBounds | None:
-    if not parts:
-        return None
-    return ServerBounds(_column(min, [each.least for each in parts]), _column(max, [each.most for each in parts]))
+def _no_more(needed: Ints, room: Ints) -> Flags:
+    """By row: no dimension exceeds its room."""
+    found: Flags = np.logical_and.reduce(needed <= room, axis=1)
+    return found
 
 
-def _switches(parts: Sequence[SwitchBounds]) -> SwitchBounds | None:
-    if not parts:
-        return None
-    some = active = 0
-    by_all = active_all = -1
-    for each in parts:
-        some |= each.supported_by_some
-        active |= each.active_on_some
-        by_all &= each.supported_by_all
-        active_all &= each.active_on_all
-    return SwitchBounds(
-        _column(min, [each.least for each in parts]), _column(max, [each.most for each in parts]),
-        min(each.least_slots for each in parts), max(each.most_slots for each in parts),
-        min(each.least_active for each in parts), some, by_all, active, active_all,
-    )  # fmt: skip
-
-
-def _column(choose: Callable[[Sequence[int]], int], vectors: Sequence[Vector]) -> Vector:
-    return tuple(choose(each) for each in zip(*vectors, strict=True))
+def _differing(pairs: list[tuple[Ints, Ints]], hosts: int) -> Ints:
+    """Nodes whose row differs in some pair of arrays."""
+    found = np.zeros(len(pairs[0][0]), np.bool_)
+    for before, now in pairs:
+        differs = before != now
+        found |= differs.any(1) if differs.ndim > 1 else differs
+    return np.nonzero(found)[0] + hosts

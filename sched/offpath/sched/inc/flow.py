@@ -5,9 +5,13 @@ OR-Tools is imported when a problem is solved; the extra ``sim`` provides it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.inc.errors import FlowInvalid
@@ -19,16 +23,31 @@ MOST_COST: Final = 1_000_000
 MOST_CAPACITY: Final = 1_000_000_000
 
 
+def _numbers_of(values: Iterable[int] = ()) -> array[int]:
+    return array("q", values)
+
+
 @dataclass(slots=True)
 class FlowProblem:
     """A directed network. ``supply``: by node, units that enter there (negative: leave). Arc ``n`` leads from
-    ``tails[n]`` to ``heads[n]``, carries 0 … ``capacities[n]`` units, each at ``costs[n]``."""
+    ``tails[n]`` to ``heads[n]``, carries 0 … ``capacities[n]`` units, each at ``costs[n]``. All are arrays of 64-bit
+    numbers."""
 
-    supply: list[int] = field(default_factory=list)
-    tails: list[int] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)
-    capacities: list[int] = field(default_factory=list)
-    costs: list[int] = field(default_factory=list)
+    supply: array[int] = field(default_factory=_numbers_of)
+    tails: array[int] = field(default_factory=_numbers_of)
+    heads: array[int] = field(default_factory=_numbers_of)
+    capacities: array[int] = field(default_factory=_numbers_of)
+    costs: array[int] = field(default_factory=_numbers_of)
+
+    @classmethod
+    def of_nodes(cls, count: int) -> FlowProblem:
+        """Without arcs and supplies."""
+        return cls(array("q", bytes(8 * count)))
+
+    def add_node(self, supply: int) -> int:
+        """Append a node; returns its number."""
+        self.supply.append(supply)
+        return len(self.supply) - 1
 
     def add(self, tail: int, head: int, capacity: int, cost: int) -> int:
         """Append an arc; returns its number."""
@@ -38,22 +57,43 @@ class FlowProblem:
         self.costs.append(cost)
         return len(self.tails) - 1
 
+    def add_all(self, tail: int, heads: NDArray[np.int64], capacities: array[int], costs: NDArray[np.int64]) -> None:
+        """Append the arcs from ``tail`` to each of ``heads``."""
+        self.tails.extend(array("q", (tail,)) * len(heads))
+        self.heads.frombytes(heads.tobytes())
+        self.capacities.extend(capacities)
+        self.costs.frombytes(costs.tobytes())
+
     def check(self) -> None:
         """Raises: FlowInvalid: a number out of range, a node that is not there, or supplies that do not add up to 0."""
         nodes = len(self.supply)
         if nodes > MOST_NODES or len(self.tails) > MOST_ARCS:
             raise FlowInvalid(f"{nodes} nodes, {len(self.tails)} arcs: at most {MOST_NODES} and {MOST_ARCS}")
-        for arc, (tail, head, capacity, cost) in enumerate(
-            zip(self.tails, self.heads, self.capacities, self.costs, strict=True)
-        ):
-            if not (0 <= tail < nodes and 0 <= head < nodes):
-                raise FlowInvalid(f"arc {arc} joins {tail} to {head}: nodes are 0 … {nodes - 1}")
-            if not (0 <= capacity <= MOST_CAPACITY and abs(cost) <= MOST_COST):
-                raise FlowInvalid(f"arc {arc} has capacity {capacity} and cost {cost}: out of range")
-        if sum(self.supply) != 0:
-            raise FlowInvalid(f"supplies add up to {sum(self.supply)}: they must add up to 0")
-        if sum(abs(each) for each in self.supply) > 2 * MOST_CAPACITY:
+        if not (_within(self.tails, 0, nodes - 1) and _within(self.heads, 0, nodes - 1)):
+            arc, tail, head = next(
+                (arc, tail, head) for arc, (tail, head) in enumerate(zip(self.tails, self.heads, strict=True))
+                if not (0 <= tail < nodes and 0 <= head < nodes)
+            )  # fmt: skip
+            raise FlowInvalid(f"arc {arc} joins {tail} to {head}: nodes are 0 … {nodes - 1}")
+        if not (_within(self.capacities, 0, MOST_CAPACITY) and _within(self.costs, -MOST_COST, MOST_COST)):
+            arc, capacity, cost = next(
+                (arc, capacity, cost)
+                for arc, (capacity, cost) in enumerate(zip(self.capacities, self.costs, strict=True))
+                if not (0 <= capacity <= MOST_CAPACITY and abs(cost) <= MOST_COST)
+            )
+            raise FlowInvalid(f"arc {arc} has capacity {capacity} and cost {cost}: out of range")
+        if not _within(self.supply, -MOST_CAPACITY, MOST_CAPACITY):
             raise FlowInvalid("supplies out of range")
+        supply = np.frombuffer(self.supply, np.int64)
+        if supply.sum() != 0:
+            raise FlowInvalid(f"supplies add up to {supply.sum()}: they must add up to 0")
+        if np.abs(supply).sum() > 2 * MOST_CAPACITY:
+            raise FlowInvalid("supplies out of range")
+
+
+def _within(values: array[int], least: int, most: int) -> bool:
+    found = np.frombuffer(values, np.int64)
+    return not len(found) or bool(least <= found.min() and found.max() <= most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +101,13 @@ class Flow:
     """``flows``: units on each arc, shape [arcs]."""
 
     cost: int
-    flows: tuple[int, ...]
+    flows: Sequence[int]
+
+    @property
+    def used(self) -> list[int]:
+        """The arcs that carry something, rising."""
+        flows: list[int] = np.nonzero(np.asarray(self.flows, np.int64))[0].tolist()
+        return flows
 
 
 def solve(problem: FlowProblem) -> Flow:
@@ -75,21 +121,21 @@ def solve(problem: FlowProblem) -> Flow:
             raise FlowInvalid("no flow satisfies the supplies")
         return Flow(0, ())
     try:
-        import numpy as np
         from ortools.graph.python import min_cost_flow
     except ImportError as fault:
         raise SolverMissing('OR-Tools is needed: pip install "offpath[sim]"') from fault
+    tails, heads, capacities, costs, supply = (
+        np.frombuffer(each, np.int64)
+        for each in (problem.tails, problem.heads, problem.capacities, problem.costs, problem.supply)
+    )
     solver = min_cost_flow.SimpleMinCostFlow()
-    solver.add_arcs_with_capacity_and_unit_cost(
-        np.array(problem.tails, np.int32), np.array(problem.heads, np.int32),
-        np.array(problem.capacities, np.int64), np.array(problem.costs, np.int64),
-    )  # fmt: skip
-    solver.set_nodes_supplies(np.arange(len(problem.supply), dtype=np.int32), np.array(problem.supply, np.int64))
+    solver.add_arcs_with_capacity_and_unit_cost(tails.astype(np.int32), heads.astype(np.int32), capacities, costs)
+    solver.set_nodes_supplies(np.arange(len(supply), dtype=np.int32), supply)
     status = solver.solve()
     if status != solver.OPTIMAL:
         raise FlowInvalid(f"no flow satisfies the supplies ({status.name})")
-    flows = solver.flows(np.arange(len(problem.tails), dtype=np.int32))
-    return Flow(int(solver.optimal_cost()), tuple(int(each) for each in flows))
+    flows = np.asarray(solver.flows(np.arange(len(tails), dtype=np.int32)), np.int64)
+    return Flow(int(solver.optimal_cost()), array("q", flows.tobytes()))
 
 
 def flow_faults(problem: FlowProblem, flow: Flow) -> list[str]:
@@ -126,7 +172,7 @@ def parse_dimacs(lines: Iterable[str]) -> FlowProblem:
             continue
         if words[0] == "p":
             counts = _header(words, at, counts)
-            problem.supply = [0] * counts[0]
+            problem = FlowProblem.of_nodes(counts[0])
         elif counts is None:
             raise FlowInvalid("no header 'p min NODES ARCS' before it", at)
         elif words[0] == "n" and len(words) in (3, 4):

@@ -6,11 +6,10 @@ starts tasks: in each round at most one task per node and at most one flavor per
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from offpath.sched.inc import cost
-from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.decisions import (
     Decision,
     FlavorChosen,
@@ -21,12 +20,12 @@ from offpath.sched.inc.decisions import (
     Why,
 )
 from offpath.sched.inc.flow import solve
-from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Round
+from offpath.sched.inc.network import FlowNetwork, Limits, Round
 from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
+from offpath.sched.inc.reasons import verdicts
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.scheduler import Scheduler
 
 GANG_MS: Final = 10_000
@@ -38,7 +37,8 @@ class Hire(Scheduler):
 
     ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back. ``gang_ms``: a job that holds
     some of its places for that long without getting another gives all of them up, so that two half-placed jobs do not
-    wait for each other forever; None: never, as in the paper's heuristic.
+    wait for each other forever; None: never, as in the paper's heuristic. ``watch``: called at the end of each phase of
+    a round with its name: prepare, cost, build, solve, decisions. A caller that has a clock can measure them.
     """
 
     def __init__(
@@ -49,9 +49,11 @@ class Hire(Scheduler):
         *,
         preempt_ms: int = cost.UPPER_MS,
         gang_ms: int | None = GANG_MS,
+        watch: Callable[[str], None] = lambda phase: None,
     ) -> None:
         super().__init__(resources)
         self.limits, self.preempt_ms, self.gang_ms = limits or Limits(), preempt_ms, gang_ms
+        self.watch = watch
         self.network = FlowNetwork(resources, reading, self.limits)
 
     def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
@@ -60,7 +62,7 @@ class Hire(Scheduler):
 
     def forgotten(self, job: PendingJob) -> None:
         """The network forgets the job's edges."""
-        self.network.forget(job, list(self.jobs.values()))
+        self.network.forget(job)
 
     # -- a round ---------------------------------------------------------------------------------------------------
     def round(self, now_ms: int) -> list[Decision]:
@@ -71,59 +73,43 @@ class Hire(Scheduler):
         decisions: list[Decision] = [each for job in jobs for each in self._preempt(job, now_ms)]
         decisions += self._give_up(jobs, now_ms)
         resting = [job for job in jobs if job.not_before_ms > now_ms]
-        built = self.network.round([job for job in jobs if job.not_before_ms <= now_ms], now_ms)
+        able = [job for job in jobs if job.not_before_ms <= now_ms]
+        self.watch("prepare")
+        prepared = self.network.prepare(able)
+        self.watch("cost")
+        built = self.network.built(prepared, able, now_ms)
+        self.watch("build")
         flow = solve(built.problem)
+        self.watch("solve")
         picked = self.network.picked(built, flow)
-        for each in picked:
+        reasons = verdicts(self.network, built, picked)  # before anything starts: then costs are those that decided
+        for each, reason in zip(picked, reasons, strict=True):
             if each.of.flavor is not None:
                 each.of.job.choose(each.of.group, now_ms)
                 text = f"{each.of.group.implementation} on {self._name(each.node)}"
-                reason = self._reason(built, each, text)
                 decisions.append(FlavorChosen(each.of.job.request.job, each.of.group.composite,
-                                              each.of.group.implementation, reason))  # fmt: skip
-        for each in picked:  # the flavors first: a reader in order sees why a group starts
-            decisions.append(self._place(built, each))
+                                              each.of.group.implementation, reason.about(text)))  # fmt: skip
+        for each, reason in zip(picked, reasons, strict=True):
+            # The flavors first: a reader in order sees why a group starts.
+            group = each.of.group
+            self._start(each.of.job, group, each.node)
+            text = f"{group.id[1]} on {self._name(each.node)}"
+            decisions.append(Placed(group.id, each.node, 1, reason.about(text)))
         for job in jobs:
             job.note_holding(now_ms)
-        return decisions + list(self._postponed(built, resting))
-
-    def _place(self, built: Round, picked: Picked) -> Placed:
-        job, group, node = picked.of.job, picked.of.group, picked.node
-        reason = self._reason(built, picked, f"{group.id[1]} on {self._name(node)}")
-        self._start(job, group, node)
-        return Placed(group.id, node, 1, reason)
-
-    def _reason(self, built: Round, picked: Picked, text: str) -> Reason:
-        """Against the next place of the same group; if a flavor was chosen, against the job's next flavor too."""
-        mine = [picked.shortcut.cost, self.network.sink_cost(picked.node)]
-        others: list[list[EdgeCost]] = [
-            [each.cost, self.network.sink_cost(each.node)]
-            for each in picked.of.shortcuts
-            if not each.is_subtree and each.node != picked.node
-        ]
-        if picked.of.flavor is not None:
-            mine.append(picked.of.flavor)
-            others = [
-                [of.shortcuts[0].cost, self.network.sink_cost(of.shortcuts[0].node), of.flavor]
-                for of in built.groups.values()
-                if of.job is picked.of.job and of.flavor is not None and of.shortcuts
-                and (of.group.composite, of.group.implementation)
-                != (picked.of.group.composite, picked.of.group.implementation)
-            ]  # fmt: skip
-        if not others:
-            return Reason(Why.ONLY, f"{text}: nothing else fits")
-        next_best = min(others, key=_total)
-        terms = cost.decisive(mine, next_best)
-        if _total(mine) >= _total(next_best) or not terms:
-            return Reason(Why.NO_CHEAPER, f"{text}: as cheap as any that was left", terms)
-        return Reason(Why.CHEAPEST, f"{text}: {', '.join(name for name, _ in terms)}", terms)
+        decisions += self._postponed(built, resting)
+        self.watch("decisions")
+        return decisions
 
     def _postponed(self, built: Round, resting: Sequence[PendingJob]) -> Iterator[Postponed]:
         """What still waits in the network, and what waits for the network."""
+        open_: dict[int, set[GroupId]] = {}
         for of in built.groups.values():
-            is_open = of.group in of.job.materialized() or of.group in of.job.undecided()
-            tasks = of.job.waiting(of.group)
-            if is_open and tasks:
+            job = of.job
+            if job.number not in open_:
+                open_[job.number] = {each.id for each in (*job.materialized(), *job.undecided())}
+            tasks = job.waiting(of.group)
+            if tasks and of.group.id in open_[job.number]:
                 yield Postponed(of.group.id, tasks, self._why_waiting(of.group, bool(of.shortcuts)))
         in_network = {of.group.id for of in built.groups.values()}
         for job in built.selectors.values():
@@ -139,7 +125,7 @@ class Hire(Scheduler):
     def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
         if has_edges:
             return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
-        return Reason(Why.NO_ROOM, scarcity(self.resources, group))
+        return Reason(Why.NO_ROOM, self.network.scarcity(group))
 
     # -- taking back -----------------------------------------------------------------------------------------------
     def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:
@@ -174,7 +160,3 @@ class Hire(Scheduler):
         job.release(now_ms + self.gang_ms)
         for other in overdue[:-1]:
             other.holding_since_ms = now_ms
-
-
-def _total(path: Sequence[EdgeCost]) -> int:
-    return sum(each.total for each in path)

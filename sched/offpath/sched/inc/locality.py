@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from offpath.sched.inc.layers import Layers, layers_of
 from offpath.sched.inc.poly import GroupId
 from offpath.sched.topology.graph import Topology
 
@@ -25,10 +26,13 @@ SCALE: Final = 10**9
 class Locality:
     """Γ and Υ of all groups that run somewhere."""
 
-    def __init__(self, topology: Topology, gain: int = GAIN, decay: int = DECAY) -> None:
+    def __init__(
+        self, topology: Topology, gain: int = GAIN, decay: int = DECAY, *, layers: Layers | None = None
+    ) -> None:
         self._topology = topology
         self._gain, self._decay = gain, decay
-        self._children = children(topology)
+        self._layers = layers or layers_of(topology)
+        self._spread: dict[int, list[tuple[int, int]]] = {}
         self._gains: dict[GroupId, Counter[int]] = {}
         self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
         """By group: |G|, and 1 − Υ where it is above 0."""
@@ -36,7 +40,9 @@ class Locality:
     def propagate(self, group: GroupId, start: int, sign: int = 1) -> None:
         """Algorithm 1: Γ of the switches near ``start`` rises (``sign`` 1: a task started) or falls (−1: stopped)."""
         gains = self._gains.setdefault(group, Counter())
-        for node, gain in spread(self._topology, start, self._gain, self._decay):
+        if start not in self._spread:
+            self._spread[start] = list(spread(self._topology, start, self._gain, self._decay))
+        for node, gain in self._spread[start]:
             gains[node] += sign * gain
             if not gains[node]:
                 del gains[node]
@@ -50,7 +56,7 @@ class Locality:
     def count(self, group: GroupId, tasks: int, servers: Mapping[int, int]) -> None:
         """Υ anew. ``tasks``: |G|; ``servers``: its running tasks by server."""
         if servers:
-            self._near[group] = (tasks, nearness(self._topology, self._children, tasks, servers))
+            self._near[group] = (tasks, nearness(self._layers, tasks, servers))
         else:
             self._near.pop(group, None)
 
@@ -58,13 +64,23 @@ class Locality:
         """Υ of equation 6 in hundredths, rounded: the part of the group that does not run in the subtree of a switch,
         averaged level by level; of a server the part that does not run on it."""
         _, near = self._near.get(group, (0, {}))
-        return 100 - (100 * near.get(node, 0) + SCALE // 2) // SCALE
+        return _hundredths(near.get(self._layers.first_equal[node], 0))
+
+    def upsilons(self, group: GroupId) -> dict[int, int]:
+        """Υ in hundredths where it may be below 100: by server, and by the first of equal switches (`Layers.equal`)."""
+        _, near = self._near.get(group, (0, {}))
+        return {node: _hundredths(each) for node, each in near.items()}
 
     def state(self) -> tuple[object, ...]:
         """Comparable."""
         gains = tuple(sorted((group, tuple(sorted(each.items()))) for group, each in self._gains.items()))
         near = tuple(sorted((group, each[0], tuple(sorted(each[1].items()))) for group, each in self._near.items()))
         return gains, near
+
+
+def _hundredths(near: int) -> int:
+    """Υ from 1 − Υ in parts of `SCALE`, rounded."""
+    return 100 - (100 * near + SCALE // 2) // SCALE
 
 
 def spread(topology: Topology, start: int, gain: int, decay: int) -> Iterable[tuple[int, int]]:
@@ -74,35 +90,30 @@ def spread(topology: Topology, start: int, gain: int, decay: int) -> Iterable[tu
     visited: set[int] = set()
     here = {start}
     while gain > 0 and here:
-        beyond: set[int] = set()
         for node in sorted(here):
             yield node, gain
-            visited.add(node)
-            beyond.update(other for other, _ in topology.beside[node])
-        here = beyond - visited
+        visited |= here
         gain //= decay
+        if gain:
+            here = {other for node in here for other, _ in topology.beside[node]} - visited
 
 
-def children(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """By node: the nodes below that link up to it, sorted."""
-    found: list[list[int]] = [[] for _ in range(topology.nodes)]
-    for node in range(topology.nodes):
-        for parent, _ in topology.up[node]:
-            found[parent].append(node)
-    return tuple(tuple(each) for each in found)
-
-
-def nearness(
-    topology: Topology, below: tuple[tuple[int, ...], ...], tasks: int, servers: Mapping[int, int]
-) -> dict[int, int]:
-    """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them."""
+def nearness(layers: Layers, tasks: int, servers: Mapping[int, int]) -> dict[int, int]:
+    """1 − Υ in parts of `SCALE`, where it is above 0: at the servers and the switches above them, of equal switches at
+    the first."""
+    level = layers.topology.level
     near = {node: SCALE * count // tasks for node, count in servers.items()}
-    changed = sorted({parent for node in servers for parent, _ in topology.up[node]})
-    while changed:
-        level = min(topology.level[node] for node in changed)
-        now = [node for node in changed if topology.level[node] == level]
+    sums: dict[int, int] = {}
+    now, levels = list(near), set[int]()
+    while True:
         for node in now:
-            near[node] = sum(near.get(child, 0) for child in below[node]) // len(below[node])
-        above = {parent for node in now for parent, _ in topology.up[node]}
-        changed = sorted(({*changed} - {*now}) | above)
-    return near
+            for parent, times in layers.parents[node]:
+                sums[parent] = sums.get(parent, 0) + times * near[node]
+                levels.add(level[parent])
+        if not levels:
+            return near
+        lowest = min(levels)
+        levels.remove(lowest)
+        now = [node for node in sums if level[node] == lowest]
+        for node in now:
+            near[node] = sums[node] // len(layers.children[node])

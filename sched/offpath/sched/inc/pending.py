@@ -35,6 +35,8 @@ class PendingJob:
     shunned: dict[str, Decided] = field(default_factory=dict)
     holding_since_ms: int | None = None
     not_before_ms: int = 0
+    _sorted: tuple[Flavor, dict[Status, list[TaskGroup]]] | None = None
+    """The groups by status, under which active vector."""
 
     def __post_init__(self) -> None:
         self.active = self.active or self.request.active
@@ -53,6 +55,8 @@ class PendingJob:
 
     def undecided(self) -> list[TaskGroup]:
         """Groups whose flavor is still to be chosen, without what was preempted last if something else is left."""
+        if not self.shunned:
+            return list(self._of(Status.UNDECIDED))
         return [each for each in self._of(Status.UNDECIDED) if not self._is_shunned(each) or not self._has_other(each)]
 
     def _is_shunned(self, group: TaskGroup) -> bool:
@@ -66,7 +70,12 @@ class PendingJob:
         )
 
     def _of(self, status: Status) -> list[TaskGroup]:
-        return [each for each in self.request.groups if flavors.status(each.flavor, self.active) is status]
+        if self._sorted is None or self._sorted[0] != self.active:
+            found: dict[Status, list[TaskGroup]] = {each: [] for each in Status}
+            for group in self.request.groups:
+                found[flavors.status(group.flavor, self.active)].append(group)
+            self._sorted = self.active, found
+        return self._sorted[1][status]
 
     def choose(self, group: TaskGroup, now_ms: int) -> None:
         """Decide for the group's implementation. Raises: FlavorsContradict."""
@@ -76,6 +85,8 @@ class PendingJob:
 
     def forgive(self, before_ms: int) -> None:
         """What was taken back before then may be chosen again."""
+        if not self.shunned:
+            return
         self.shunned = {name: each for name, each in self.shunned.items() if each.since_ms >= before_ms}
 
     def take_back(self, composite: str, now_ms: int) -> list[TaskGroup]:

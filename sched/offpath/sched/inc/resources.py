@@ -165,6 +165,10 @@ class Resources:
         services = self._on_switch[node - self.topology.hosts].services
         return frozenset((name, shared) for name, each in services.items() for shared in each.shared)
 
+    def covered(self, node: int) -> dict[str, Vector]:
+        """What each service on a switch shares there."""
+        return {name: each.demand for name, each in self._on_switch[node - self.topology.hosts].services.items()}
+
     def slots(self, node: int) -> int:
         """Services that may still be added to a switch; 0 if it is lost."""
         at = node - self.topology.hosts
@@ -174,6 +178,11 @@ class Resources:
     def nodes_of(self, group: GroupId) -> Counter[int]:
         """Running tasks of a group by node."""
         return Counter(self._nodes_of.get(group, ()))
+
+    def tasks_of(self, group: GroupId) -> int:
+        """Running tasks of a group."""
+        nodes = self._nodes_of.get(group)
+        return nodes.total() if nodes else 0
 
     def running(self, node: int) -> Counter[GroupId]:
         """Running tasks on a node by group."""

@@ -14,13 +14,12 @@ from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS, Vector
 def check_hostable(resources: Resources, request: PolyReq) -> None:
     """Raises: Unhostable: in every flavor some group has more tasks than idle nodes could run. Nobody else waits for
     such a request."""
-    nodes = range(resources.topology.nodes)
     best: dict[str, tuple[bool, str]] = {}
     for composite, implementation in request.choices(request.active):
         faults = [
             f"{each.id[1]} needs {each.tasks} places"
             for each in request.implementation(composite, implementation)
-            if not _has_room(resources, each, nodes)
+            if not _has_room(resources, each)
         ]
         if not faults:
             best[composite] = (True, "")
@@ -31,10 +30,11 @@ def check_hostable(resources: Resources, request: PolyReq) -> None:
             raise Unhostable(f"composite {composite}: no implementation fits the cluster, even idle: {why}")
 
 
-def _has_room(resources: Resources, group: TaskGroup, nodes: Iterable[int]) -> bool:
+def _has_room(resources: Resources, group: TaskGroup) -> bool:
     """Alone on the idle cluster."""
+    topology = resources.topology
     places = 0
-    for node in nodes:
+    for node in range(topology.hosts, topology.nodes) if group.is_inc else range(topology.hosts):
         if resources.could_host(group, node):
             places += 1 if group.is_inc else _times(group.demand, resources.capacity(node), group.tasks)
         if places >= group.tasks:
@@ -53,11 +53,16 @@ def scarcity(resources: Resources, group: TaskGroup) -> str:
     for node in range(resources.topology.nodes):
         if resources.could_host(group, node) and not resources.fits(group, node):
             found.update(_lacks(resources, group, node))
+    return described(group, [(count, what) for what, count in found.items()])
+
+
+def described(group: TaskGroup, lacks: Iterable[tuple[int, str]]) -> str:
+    """How many nodes lack what, most frequent first; of nothing: no node can run the group."""
     kind = "switches" if group.is_inc else "servers"
-    if not found:
+    ranked = sorted(lacks, key=lambda each: (-each[0], each[1]))
+    if not ranked:
         return f"no {kind[:-2] if group.is_inc else kind[:-1]} can run {group.service or 'it'}"
-    ranked = sorted(found.items(), key=lambda each: (-each[1], each[0]))
-    return f"{kind}: " + ", ".join(f"{count} {what}" for what, count in ranked)
+    return f"{kind}: " + ", ".join(f"{count} {what}" for count, what in ranked)
 
 
 def _lacks(resources: Resources, group: TaskGroup, node: int) -> Iterable[str]:

@@ -1,34 +1,36 @@
 """The edges G → M and G → N: at most 50 of each for a task group, the cheapest (HIRE §5.3).
 
-Groups with equal demands form a class. For each class the places and the subtrees that fit are kept, with the terms
-that depend on nothing else; a change of a node changes them there and above. A group's own edges are computed again
-only if its class or the locality of its job changed.
+What a class of groups costs everywhere is kept (`classes`). A group's own edges are chosen again only if its class or
+the locality of its job changed; all that are to be chosen in a round are chosen together.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offpath.sched.inc import cost
 from offpath.sched.inc.bounds import Bounds, Changed
-from offpath.sched.inc.cost import EdgeCost
+from offpath.sched.inc.classes import Classes, Table, key
+from offpath.sched.inc.cost import ONE, EdgeCost
+from offpath.sched.inc.cost_columns import EDGE_TERMS, UNFIT
+from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.templates import Connectivity
-from offpath.sched.inc.units import Vector
 
 MOST_SHORTCUTS: Final = 50
 """To nodes, and as many to subtrees."""
-
-_Key = tuple[str, frozenset[str], Vector, Vector, Connectivity]
-_Terms = tuple[tuple[int, int], int]
-"""Fit (average, deviation) and interference."""
+_TERMS: Final = len(EDGE_TERMS)
+_DEAREST: Final = UNFIT // _TERMS
+"""No edge that exists costs so much, with M → K."""
+_BLOCK: Final = 1 << 16
+"""Costs ranked at a time: so many stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,204 +42,213 @@ class Shortcut:
     cost: EdgeCost
 
 
-_Ranking = list[tuple[int, list[int]]]
-"""Costs, rising, each with its nodes, sorted."""
-_Near = tuple[GroupId, int, bool, Mapping[int, int], int]
-"""A running group: its running tasks, whether it is the one that asks, its gains and their greatest (0: on servers)."""
+class Asked(NamedTuple):
+    """A group whose edges are needed. ``priority``: 0 … 100. ``offset``: of equally cheap places the next one from here
+    on comes first, so that groups do not all want the same."""
+
+    group: TaskGroup
+    priority: int
+    offset: int
 
 
-@dataclass(slots=True)
-class _Class:
-    """``places`` and ``subtrees``: by node, where a task fits now. ``version`` rises with each change. ``rankings``:
-    by kind of node and priority, of which version."""
+class Edges(Sequence[Shortcut]):
+    """A group's edges: to nodes first, then to subtrees, each cheapest first. ``nodes`` and ``totals``: arrays, shape
+    [edges]; the first ``places`` lead to M. The terms of an edge are worked out when it is read, from the state that
+    is there then: read it before anything changes."""
 
-    example: TaskGroup
-    places: dict[int, _Terms] = field(default_factory=dict)
-    subtrees: dict[int, _Terms] = field(default_factory=dict)
-    version: int = 0
-    rankings: dict[tuple[bool, int], tuple[int, _Ranking]] = field(default_factory=dict)
+    __slots__ = ("_of", "asked", "nodes", "places", "totals")
+
+    def __init__(self, of: Shortcuts, asked: Asked, nodes: Ints, places: int, totals: Ints) -> None:
+        self._of, self.asked, self.nodes, self.places, self.totals = of, asked, nodes, places, totals
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        node, is_subtree = int(self.nodes[at]), at % len(self) >= self.places
+        return Shortcut(node, is_subtree, self._of.cost(self.asked, node, is_subtree))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Edges) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Near(NamedTuple):
+    """A running group: its running tasks, whether it is the one that asks, its gains and their greatest (0: it runs on
+    servers)."""
+
+    group: GroupId
+    tasks: int
+    is_own: bool
+    gains: Mapping[int, int]
+    greatest: int
 
 
 class Shortcuts:
-    """Of all groups. ``sinks``: what M → K costs, by node; kept by the network."""
+    """Of all groups. ``sinks``: what M → K costs, by node; the network keeps it up to date in place."""
 
     def __init__(
         self,
         resources: Resources,
         bounds: Bounds,
         locality: Locality,
-        sinks: Sequence[int],
+        layers: Layers,
+        sinks: NDArray[np.int16],
         reading: Reading,
         most: int = MOST_SHORTCUTS,
     ) -> None:
-        self._resources, self._bounds, self._locality = resources, bounds, locality
+        self._resources, self._bounds, self._locality, self._layers = resources, bounds, locality, layers
         self._sinks, self._reading, self._most = sinks, reading, most
-        self._classes: dict[_Key, _Class] = {}
+        self._classes = Classes(bounds, reading)
         self._moved: dict[GroupId, int] = {}
         """By group: how often its running tasks changed."""
-        self._chosen: dict[GroupId, tuple[object, tuple[Shortcut, ...]]] = {}
-        self._most_services = max((each.most_services for each in resources.switches), default=0)
+        self._chosen: dict[GroupId, tuple[object, Edges]] = {}
+        self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
+        self._turned = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
         self.computed = 0
         """Groups whose edges were computed, not taken from the round before."""
 
     # -- changes ---------------------------------------------------------------------------------------------------
-    def update(self, places: Iterable[int], changed: Changed) -> None:
-        """The state of ``places`` changed, and these bounds."""
-        hosts = self._resources.topology.hosts
-        own = sorted(places)
-        of_kind = {
-            False: ([each for each in own if each < hosts], sorted(changed.servers)),
-            True: ([each for each in own if each >= hosts], sorted(changed.switches)),
-        }
-        for each in self._classes.values():
-            nodes, tops = of_kind[each.example.is_inc]
-            touched = [self._look(each, node) for node in nodes] + [self._look_below(each, node) for node in tops]
-            each.version += any(touched)
+    def update(self, places: Ints, changed: Changed, sink_changed: Ints) -> None:
+        """The state of ``places`` changed, the bounds in ``changed``, and M → K of ``sink_changed``; all rising."""
+        hosts = self._hosts
+        is_sink = np.isin(places, sink_changed, assume_unique=True)
+        is_switch = places >= hosts
+        self._classes.update(
+            self._classes.servers, places[~is_switch], changed.servers - hosts, is_sink[~is_switch]
+        )  # fmt: skip
+        self._classes.update(
+            self._classes.on_switches, places[is_switch] - hosts, changed.switches - hosts, is_sink[is_switch]
+        )
 
     def moved(self, group: GroupId) -> None:
         """A task of the group started or stopped."""
         self._moved[group] = self._moved.get(group, 0) + 1
 
-    def forget(self, groups: Iterable[GroupId], classes_in_use: Iterable[TaskGroup]) -> None:
-        """These groups are gone; keep only the classes of the others."""
+    def forget(self, groups: Iterable[GroupId]) -> None:
+        """These groups are gone."""
         for each in groups:
             self._chosen.pop(each, None)
             self._moved.pop(each, None)
-        used = {_key(each) for each in classes_in_use}
-        for key in [key for key in self._classes if key not in used]:
-            del self._classes[key]
-
-    def _class(self, group: TaskGroup) -> _Class:
-        key = _key(group)
-        found = self._classes.get(key)
-        if found is None:
-            self._bounds.learn(group)
-            found = self._classes[key] = _Class(replace(group, id=("", "")))  # no task of it runs anywhere
-            topology = self._resources.topology
-            for node in range(topology.hosts, topology.nodes) if group.is_inc else range(topology.hosts):
-                self._look(found, node)
-            for node in range(topology.hosts, topology.nodes):
-                self._look_below(found, node)
-        return found
-
-    def _look(self, kind: _Class, node: int) -> bool:
-        """At a node as a place. True if the class had or has it: then its cost may have changed."""
-        group, resources = kind.example, self._resources
-        had = kind.places.pop(node, None)
-        if not resources.fits(group, node):
-            return had is not None
-        interference = self._reading.server_interference
-        if group.is_inc:
-            most = resources.switches[node - resources.topology.hosts].most_services
-            active = resources.active(node)
-            interference = cost.new(group.service in active, len(active), most)
-        fitted = cost.fit(resources.needed(group, node), resources.free(node), self._reading)
-        kind.places[node] = fitted, interference
-        return True
-
-    def _look_below(self, kind: _Class, node: int) -> bool:
-        """At a switch as the top of a subtree."""
-        group, bounds = kind.example, self._bounds
-        had = kind.subtrees.pop(node, None)
-        if node < self._resources.topology.hosts or not bounds.all_fit(group, node):
-            return had is not None
-        interference = self._reading.server_interference
-        servers, switches = bounds.servers[node], bounds.switches[node]
-        needed, least = group.demand, servers.least if servers is not None else ()
-        if group.is_inc and switches is not None:
-            is_active = bounds.is_active_on_all(group, node)
-            least = switches.least
-            if not is_active:
-                needed = tuple(own + shared for own, shared in zip(group.demand, group.shared, strict=True))
-            interference = cost.new(is_active, switches.least_active, self._most_services)
-        kind.subtrees[node] = cost.fit(needed, least, self._reading), interference
-        return True
 
     # -- questions -------------------------------------------------------------------------------------------------
-    def of(self, group: TaskGroup, priority: int, offset: int) -> tuple[Shortcut, ...]:
-        """The group's edges: nodes first, cheapest first. ``priority``: 0 … 100. ``offset``: of equally cheap places
-        the next one from here on comes first, so that groups do not all want the same."""
-        kind = self._class(group)
-        related = (group.id, *group.connected[: self._reading.most_connected])
-        now = kind.version, priority, offset, tuple(self._moved.get(each, 0) for each in related)
-        known = self._chosen.get(group.id)
-        if known is not None and known[0] == now:
-            return known[1]
-        self.computed += 1
-        near = self._near(related)
-        places, subtrees = self._taken(group)
-        found: list[Shortcut] = []
-        for is_subtree, taken in ((False, places), (True, subtrees)):
-            terms = kind.subtrees if is_subtree else kind.places
-            for node in self._cheapest(self._ranked(kind, is_subtree, priority, near), taken, offset):
-                fitted, interference = terms[node]
-                edge = cost.shortcut(fitted, self._loc(near, node), interference, priority)
-                found.append(Shortcut(node, is_subtree, edge))
-        chosen = tuple(found)
-        self._chosen[group.id] = now, chosen
-        return chosen
-
-    def _ranked(self, kind: _Class, is_subtree: bool, priority: int, near: Sequence[_Near]) -> _Ranking:
-        """Nodes by cost, to a place with its cost M → K. Without locality it is one ranking for the whole class."""
-        key = is_subtree, priority
-        known = kind.rankings.get(key)
-        if not near and known is not None and known[0] == kind.version:
-            return known[1]
-        by_cost: dict[int, list[int]] = {}
-        terms = kind.subtrees if is_subtree else kind.places
-        for node in sorted(terms):
-            fitted, interference = terms[node]
-            loc = self._loc(near, node) if near else cost.ONE
-            total = cost.shortcut_total(fitted, loc, interference, priority) + self._sink(node, is_subtree)
-            by_cost.setdefault(total, []).append(node)
-        ranking = sorted(by_cost.items())
-        if not near:
-            kind.rankings[key] = kind.version, ranking
-        return ranking
-
-    def _cheapest(self, ranking: _Ranking, taken: Container[int], offset: int) -> Iterator[int]:
-        """The first of the ranking; of equally cheap ones the next from ``offset`` on."""
-        start, left = offset % max(1, self._resources.topology.nodes), self._most
-        for _, nodes in ranking:
-            at = bisect_left(nodes, start)
-            for node in chain(islice(nodes, at, None), islice(nodes, at)):
-                if node not in taken:
-                    yield node
-                    left -= 1
-                    if not left:
-                        return
+    def of(self, group: TaskGroup) -> Edges:
+        """The group's edges as of the last `choose` that named it."""
+        return self._chosen[group.id][1]
 
     def has_room(self, group: TaskGroup, tasks: int) -> bool:
-        """True if that many more tasks could start now, were there no other group."""
-        kind = self._class(group)
+        """True if that many more tasks could start now, were there no other group. `choose` named the group."""
+        table = self._classes.of(group)
+        row = table.rows[key(group)]
+        room = table.fitting(row)
         if group.is_inc:
-            return len(kind.places.keys() - self._taken(group)[0]) >= tasks
-        room = 0
-        for node in kind.places:
-            free = self._resources.free(node)
-            room += min((have // need for need, have in zip(group.demand, free, strict=True) if need), default=tasks)
-            if room >= tasks:
-                return True
-        return False
+            if not room or not self._resources.tasks_of(group.id):
+                return room >= tasks
+            own = [each - self._hosts for each in self._resources.nodes_of(group.id)]
+            return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
+        if room >= tasks or not any(group.demand):
+            return room > 0
+        fits = table.places[row] < UNFIT
+        free = self._bounds.columns.server_free[fits]
+        times = [free[:, at] // need for at, need in enumerate(group.demand) if need]
+        return int(np.minimum.reduce(times).sum()) >= tasks
 
-    def _sink(self, node: int, is_subtree: bool) -> int:
-        return 0 if is_subtree else self._sinks[node]
+    def choose(self, asked: Sequence[Asked]) -> None:
+        """Choose the edges of these groups where something changed."""
+        keys = [key(each.group) for each in asked]
+        self._classes.use({name: each.group for name, each in zip(keys, asked, strict=True)})
+        due: dict[bool, list[tuple[object, Asked, int]]] = {False: [], True: []}
+        for each, name in zip(asked, keys, strict=True):
+            group = each.group
+            table = self._classes.of(group)
+            row = table.rows[name]
+            moved = tuple([self._moved.get(other, 0) for other in self._related(group)])
+            now = table.versions[row], each.priority, each.offset, moved, name
+            known = self._chosen.get(group.id)
+            if known is None or known[0] != now:
+                due[group.is_inc].append((now, each, row))
+        for is_inc, some in due.items():
+            self.computed += len(some)
+            self._choose(self._classes.on_switches if is_inc else self._classes.servers, some)
+
+    def _choose(self, table: Table, due: Sequence[tuple[object, Asked, int]]) -> None:
+        step = max(1, _BLOCK // max(1, table.nodes))
+        for at in range(0, len(due), step):
+            block = due[at : at + step]
+            asked, rows = [each for _, each, _ in block], [row for _, _, row in block]
+            near = [self._near(self._related(each.group)) for each in asked]
+            locs = [self._locs(each, asked[n].group.is_inc) if each else None for n, each in enumerate(near)]
+            is_inc = asked[0].group.is_inc
+            first = self._hosts if is_inc else 0
+            taken = [self._taken(each.group) for each in asked]
+            places = self._ranked(
+                table.places[rows], asked, first, [each and each[0] for each in locs], [each for each, _ in taken],
+                self._sinks[first : first + table.nodes],
+            )  # fmt: skip
+            subtrees = self._ranked(
+                table.subtrees[rows], asked, self._hosts, [each and each[1] for each in locs],
+                [each for _, each in taken], None,
+            )  # fmt: skip
+            for (now, each, _), (nodes, totals), (tops, below) in zip(block, places, subtrees, strict=True):
+                edges = Edges(self, each, np.concatenate((nodes, tops)), len(nodes), np.concatenate((totals, below)))
+                self._chosen[each.group.id] = now, edges
+
+    def _ranked(
+        self, costs: NDArray[np.int16], asked: Sequence[Asked], first: int, locs: Sequence[Any],
+        taken: Sequence[Iterable[int]], sinks: NDArray[np.int16] | None,
+    ) -> Iterator[tuple[Ints, Ints]]:  # fmt: skip
+        """For each group its cheapest nodes and what the edges cost. ``costs``: shape [groups, nodes], is changed;
+        column 0 is node ``first``. ``locs``: Φ_loc by node where it is not 100. ``taken``: nodes that are no places.
+
+        A place is ranked with its cost M → K. Equally cheap ones are ordered by their number, from the offset on.
+        """
+        width = costs.shape[1]
+        constant = 0 if asked[0].group.is_inc else self._reading.server_interference
+        for n, loc in enumerate(locs):
+            if loc is not None:
+                costs[n] += loc - np.int16(ONE)
+        costs += np.array([ONE + constant + each.priority for each in asked], np.int16)[:, None]
+        costs //= _TERMS
+        if sinks is not None:
+            costs += sinks
+        starts = np.array([each.offset % self._nodes for each in asked], np.int64)
+        turned = np.lib.stride_tricks.sliding_window_view(self._turned, width)[first - starts + self._nodes]
+        keys = costs.astype(np.int32)
+        keys *= self._nodes
+        keys += turned
+        for n, nodes in enumerate(taken):
+            if nodes:
+                keys[n, [each - first for each in nodes]] = _DEAREST * self._nodes
+        if width > self._most:
+            keys = np.partition(keys, self._most - 1, axis=1)[:, : self._most]
+        keys.sort(axis=1)
+        totals = (keys // self._nodes).astype(np.int64)
+        found = (keys % self._nodes + starts[:, None]) % self._nodes
+        counts = (totals < _DEAREST).sum(1).tolist()
+        if sinks is not None:
+            totals -= sinks[np.minimum(np.maximum(found - first, 0), width - 1)]
+        return ((found[n, :count], totals[n, :count]) for n, count in enumerate(counts))
+
+    # -- locality --------------------------------------------------------------------------------------------------
+    def _related(self, group: TaskGroup) -> tuple[GroupId, ...]:
+        return (group.id, *group.connected[: self._reading.most_connected])
 
     def _near(self, related: Sequence[GroupId]) -> list[_Near]:
         """Of these groups, of which the first is the one that asks, those that run."""
         found = []
         for at, group in enumerate(related):
-            if tasks := self._resources.nodes_of(group).total():
+            if tasks := self._resources.tasks_of(group):
                 gains = self._locality.gains(group)
-                found.append((group, tasks, at == 0, gains, max(gains.values(), default=0)))
+                found.append(_Near(group, tasks, at == 0, gains, max(gains.values(), default=0)))
         return found
 
     def _loc(self, near: Sequence[_Near], node: int) -> int:
         """Φ_loc. A switch's N^s and N^n are the same place, so servers count for switches and the reverse (cases a and
         b); on a server the group's own tasks count there, those of connected groups at its switch (case c)."""
-        above = node
-        if node < self._resources.topology.hosts:
-            above = next((parent for parent, _ in self._resources.topology.up[node]), node)
+        above = int(self._layers.above[node]) if node < self._hosts else node
         parts = []
         for group, tasks, is_own, gains, greatest in near:
             if greatest:
@@ -246,10 +257,35 @@ class Shortcuts:
                 parts.append((tasks, self._locality.upsilon(group, node if is_own else above)))
         return cost.locality(parts)
 
+    def _locs(self, near: Sequence[_Near], is_inc: bool) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+        """`_loc` of all places of the kind, and of all subtrees."""
+        below, own = np.zeros(self._nodes, np.int64), np.zeros(self._nodes, np.int64)
+        gained = np.zeros(self._nodes, np.int64)
+        usual = 0
+        for group, tasks, is_own, gains, greatest in near:
+            if greatest:
+                default = cost.gain(0, greatest, self._reading)
+                usual += tasks * default
+                costs = [cost.gain(each, greatest, self._reading) - default for each in gains.values()]
+                gained[list(gains)] += tasks * np.array(costs, np.int64)
+            else:
+                usual += tasks * ONE
+                values = self._locality.upsilons(group)
+                less = np.array(list(values.values()), np.int64) - ONE
+                (own if is_own else below)[list(values)] += tasks * less
+        weight = sum(each.tasks for each in near)
+        equal, above = self._layers.equal, self._layers.above
+        at_switch = (below + own)[equal] + gained
+        switches = (at_switch[self._hosts :] + usual) // weight
+        if is_inc:
+            return switches.astype(np.int16), switches.astype(np.int16)
+        others = (below[equal] + gained)[above] + own[: self._hosts]
+        return ((others + usual) // weight).astype(np.int16), switches.astype(np.int16)
+
     def _taken(self, group: TaskGroup) -> tuple[set[int], set[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
-        if not group.is_inc:
+        if not group.is_inc or not self._resources.tasks_of(group.id):
             return set(), set()
         topology = self._resources.topology
         own = set(self._resources.nodes_of(group.id))
@@ -260,6 +296,28 @@ class Shortcuts:
             waiting += above
         return own, found
 
+    # -- terms -----------------------------------------------------------------------------------------------------
+    def terms(self, edges: Sequence[tuple[Asked, int, bool]]) -> Ints:
+        """The terms of edges (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each: who asks, the node, and whether it
+        leads to what is below it."""
+        found = np.zeros((len(edges), _TERMS), np.int64)
+        kinds: dict[tuple[bool, bool], list[int]] = {}
+        for at, (asked, _, is_subtree) in enumerate(edges):
+            kinds.setdefault((asked.group.is_inc, is_subtree), []).append(at)
+        for (_, is_subtree), rows in kinds.items():
+            groups, nodes = [edges[at][0].group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
+            average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
+            found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
+        near: dict[GroupId, list[_Near]] = {}
+        for at, (asked, node, _) in enumerate(edges):
+            name = asked.group.id
+            if name not in near:
+                near[name] = self._near(self._related(asked.group))
+            found[at, 2] = self._loc(near[name], node) if near[name] else ONE
+            found[at, 4] = asked.priority
+        return found
 
-def _key(group: TaskGroup) -> _Key:
-    return group.service, group.features, group.demand, group.shared, group.connectivity
+    def cost(self, asked: Asked, node: int, is_subtree: bool) -> EdgeCost:
+        """One edge with its terms."""
+        terms = self.terms([(asked, node, is_subtree)])[0].tolist()
+        return EdgeCost(tuple(zip(EDGE_TERMS, terms, strict=True)))

@@ -19,6 +19,7 @@ NAMES: Final = {
     "gpu-policy": "gpu_policy",
     "ina": "ina",
     "ina-live": "ina_live",
+    "hire": "hire",
     "host-channel": "host_channel",
     "netpack": "netpack",
     "request-path": "request_path.benchmark",

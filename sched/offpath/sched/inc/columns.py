@@ -1,0 +1,135 @@
+"""The state of a cluster as arrays, as of the last `refresh`: what is compared with hundreds of demands at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.sched.inc.errors import PlacementInvalid
+from offpath.sched.inc.layers import Ints
+from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.resources import Resources, is_level_right
+from offpath.sched.inc.templates import Connectivity
+from offpath.sched.inc.units import MOST_DEMAND, Vector
+
+Flags = NDArray[np.bool_]
+LOST: Final = -1
+"""What a lost node has free: even a demand of 0 does not fit."""
+
+
+class Columns:
+    """Row ``n`` of the servers' arrays is server ``n``; row ``n`` of the switches' is switch ``hosts + n``.
+
+    Raises: PlacementInvalid: a node has more than `MOST_DEMAND` of a dimension; the arithmetic is exact up to there.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        hosts, switches = resources.topology.hosts, resources.topology.switches
+        self.hosts, self.switches = hosts, switches
+        self.server_capacity: Ints = np.array([each.capacity for each in resources.servers], np.int64).reshape(hosts, 2)
+        self.switch_capacity: Ints = np.array([each.capacity for each in resources.switches], np.int64).reshape(
+            switches, 3
+        )
+        if max(self.server_capacity.max(initial=0), self.switch_capacity.max(initial=0)) > MOST_DEMAND:
+            raise PlacementInvalid(f"a node has more than {MOST_DEMAND} of a dimension")
+        self.level: Ints = np.array(resources.topology.level[hosts:], np.int64)
+        self.most_services: Ints = np.array([each.most_services for each in resources.switches], np.int64)
+        self.runs_inc: Flags = (self.most_services > 0) & (self.switch_capacity > 0).any(1)
+        """Switches that may run INC at all."""
+        numbers = {spec: n for n, spec in enumerate(dict.fromkeys(resources.switches))}
+        self._specs, self._spec_of = list(numbers), np.array([numbers[each] for each in resources.switches], np.int64)
+        self.server_used: Ints = np.zeros((hosts, 2), np.int64)
+        self.server_free: Ints = self.server_capacity.copy()
+        self.switch_used: Ints = np.zeros((switches, 3), np.int64)
+        self.switch_free: Ints = self.switch_capacity.copy()
+        self.slots: Ints = self.most_services.copy()
+        """Services that may still be added; 0 if the switch is lost."""
+        self.active: Ints = np.zeros(switches, np.int64)
+        """Active services."""
+        self.lost: Flags = np.zeros(resources.topology.nodes, np.bool_)
+        self._covered: dict[str, dict[int, Vector]] = {}
+        """By service: what it shares on the switches that run it."""
+        self._sharing: dict[tuple[str, Vector], set[int]] = {}
+        """By service and shared demand: the switches where a task states that demand."""
+        self._on: list[frozenset[tuple[str, Vector]]] = [frozenset()] * switches
+        self._supported: dict[tuple[str, frozenset[str]], Flags] = {}
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+    def refresh(self, nodes: Sequence[int]) -> None:
+        """Read these nodes' state."""
+        resources, hosts = self.resources, self.hosts
+        servers = [each for each in nodes if each < hosts]
+        switches = [each for each in nodes if each >= hosts]
+        if servers:
+            rows = np.array(servers, np.int64)
+            self.server_used[rows] = np.array([resources.used(each) for each in servers], np.int64)
+            self.lost[rows] = lost = np.array([resources.is_lost(each) for each in servers], np.bool_)
+            self.server_free[rows] = np.where(lost[:, None], LOST, self.server_capacity[rows] - self.server_used[rows])
+        if switches:
+            rows = np.array(switches, np.int64)
+            at = rows - hosts
+            self.switch_used[at] = np.array([resources.used(each) for each in switches], np.int64)
+            self.lost[rows] = lost = np.array([resources.is_lost(each) for each in switches], np.bool_)
+            self.switch_free[at] = np.where(lost[:, None], LOST, self.switch_capacity[at] - self.switch_used[at])
+            for node in switches:
+                self._read_services(node)
+            self.slots[at] = np.where(lost, 0, self.most_services[at] - self.active[at])
+
+    def _read_services(self, node: int) -> None:
+        at = node - self.hosts
+        now = self.resources.sharing(node)
+        if not now and not self._on[at]:
+            return
+        for service, shared in self._on[at] - now:
+            self._covered.get(service, {}).pop(at, None)
+            self._sharing[service, shared].discard(at)
+        covered = self.resources.covered(node)
+        for service, demand in covered.items():
+            self._covered.setdefault(service, {})[at] = demand
+        for key in now - self._on[at]:
+            self._sharing.setdefault(key, set()).add(at)
+        self._on[at] = now
+        self.active[at] = len(covered)
+
+    # -- questions, each by switch ---------------------------------------------------------------------------------
+    def excess(self, service: str, shared: Vector) -> tuple[Ints, Flags]:
+        """What a task that shares ``shared`` would add to that of its service, shape [switches, 3]; and where the
+        service is active."""
+        there = np.zeros((self.switches, 3), np.int64)
+        is_active = np.zeros(self.switches, np.bool_)
+        covered = self._covered.get(service)
+        if covered:
+            at = np.fromiter(covered, np.int64, len(covered))
+            there[at] = np.array(list(covered.values()), np.int64)
+            is_active[at] = True
+        wanted = np.array(shared, np.int64)
+        if not self.resources.is_shared:
+            return np.broadcast_to(wanted, there.shape), is_active
+        return np.maximum(0, wanted - there), is_active
+
+    def sharing(self, service: str, shared: Vector) -> Flags | None:
+        """Where a task of the service states that shared demand; None: nowhere."""
+        found = self._sharing.get((service, shared))
+        if not found:
+            return None
+        flags = np.zeros(self.switches, np.bool_)
+        flags[list(found)] = True
+        return flags
+
+    def supports(self, group: TaskGroup) -> Flags:
+        """Where the group's service can run at all. It never changes."""
+        key = group.service, group.features
+        known = self._supported.get(key)
+        if known is None:
+            of_spec = np.array([each.supports(group) for each in self._specs], np.bool_)
+            known = self._supported[key] = of_spec[self._spec_of]
+        return known
+
+    def is_level_right(self, connectivity: Connectivity) -> Flags:
+        """Where the switch's level is one that the connectivity allows."""
+        levels = {level: is_level_right(connectivity, level) for level in set(self.level.tolist())}
+        return np.array([levels[each] for each in self.level.tolist()], np.bool_)

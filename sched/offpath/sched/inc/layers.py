@@ -1,0 +1,95 @@
+"""A topology as arrays: what rounds read again and again and nothing changes.
+
+Switches with equal subtrees of servers are found once: in a fat-tree all cores are such equals, and so are the
+aggregation switches of a pod. What depends only on the servers below is computed for one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.sched.topology.graph import Topology
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Switches of one level that have something below them. ``below``: their children, one switch after the other;
+    those of ``switches[n]`` begin at ``starts[n]``."""
+
+    switches: Ints
+    below: Ints
+    starts: Ints
+
+
+class Layers:
+    """Of one topology. Levels rise, so what is below is known before it is needed above."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.children = children(topology)
+        self.first_equal = equals(topology, self.children)
+        """By node: a node whose servers below are arranged alike, itself if it is the first of them."""
+        self.equal: Ints = np.array(self.first_equal, np.int64)
+        self.parents = self._parents()
+        """By node that is the first of its equals: the first ones of the switches above it, each with how many such
+        children it has."""
+        self.above: Ints = np.array(
+            [up[0][0] if up else node for node, up in enumerate(topology.up[: topology.hosts])], np.int64
+        )
+        """By server: its first switch, itself if it has none."""
+        self.levels = list(self._levels(0))
+        self.switch_levels = list(self._levels(topology.hosts))
+        """Of the children only the switches."""
+
+    def _parents(self) -> list[tuple[tuple[int, int], ...]]:
+        found: list[Counter[int]] = [Counter() for _ in self.children]
+        for node, below in enumerate(self.children):
+            if self.first_equal[node] == node:
+                for child in below:
+                    found[self.first_equal[child]][node] += 1
+        return [tuple(each.items()) for each in found]
+
+    def _levels(self, least: int) -> list[Level]:
+        topology = self.topology
+        by_level: dict[int, list[int]] = {}
+        for node in range(topology.hosts, topology.nodes):
+            if any(child >= least for child in self.children[node]):
+                by_level.setdefault(topology.level[node], []).append(node)
+        found = []
+        for _, switches in sorted(by_level.items()):
+            below = [[child for child in self.children[node] if child >= least] for node in switches]
+            starts = np.cumsum([0, *(len(each) for each in below[:-1])])
+            flat = [child for each in below for child in each]
+            found.append(Level(np.array(switches, np.int64), np.array(flat, np.int64), starts.astype(np.int64)))
+        return found
+
+
+@lru_cache(maxsize=4)
+def layers_of(topology: Topology) -> Layers:
+    """Those of the last few topologies are kept."""
+    return Layers(topology)
+
+
+def children(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """By node: the nodes below that link up to it, sorted."""
+    found: list[list[int]] = [[] for _ in range(topology.nodes)]
+    for node in range(topology.nodes):
+        for parent, _ in topology.up[node]:
+            found[parent].append(node)
+    return tuple(tuple(each) for each in found)
+
+
+def equals(topology: Topology, below: tuple[tuple[int, ...], ...]) -> list[int]:
+    """By node: the first node of its class. Servers differ; switches are equal if their children's classes are."""
+    found = list(range(topology.nodes))
+    first: dict[tuple[int, ...], int] = {}
+    for node in sorted(range(topology.hosts, topology.nodes), key=lambda each: (topology.level[each], each)):
+        found[node] = first.setdefault(tuple(sorted(found[child] for child in below[node])), node)
+    return found
