@@ -44,9 +44,18 @@ class Layers:
             [up[0][0] if up else node for node, up in enumerate(topology.up[: topology.hosts])], np.int64
         )
         """By server: its first switch, itself if it has none."""
+        self._over: dict[int, frozenset[int]] = {}
         self.levels = list(self._levels(0))
         self.switch_levels = list(self._levels(topology.hosts))
         """Of the children only the switches."""
+
+    def over(self, node: int) -> frozenset[int]:
+        """The node and all switches above it."""
+        found = self._over.get(node)
+        if found is None:
+            above = [self.over(parent) for parent, _ in self.topology.up[node]]
+            found = self._over[node] = frozenset((node,)).union(*above)
+        return found
 
     def _parents(self) -> list[tuple[tuple[int, int], ...]]:
         found: list[Counter[int]] = [Counter() for _ in self.children]

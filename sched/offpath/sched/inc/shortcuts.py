@@ -29,6 +29,7 @@ MOST_SHORTCUTS: Final = 50
 _TERMS: Final = len(EDGE_TERMS)
 _DEAREST: Final = UNFIT // _TERMS
 """No edge that exists costs so much, with M → K."""
+_NOWHERE: Final[frozenset[int]] = frozenset()
 _BLOCK: Final = 1 << 16
 """Costs ranked at a time: so many stay in the processor's cache."""
 
@@ -259,42 +260,35 @@ class Shortcuts:
 
     def _locs(self, near: Sequence[_Near], is_inc: bool) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
         """`_loc` of all places of the kind, and of all subtrees."""
-        below, own = np.zeros(self._nodes, np.int64), np.zeros(self._nodes, np.int64)
-        gained = np.zeros(self._nodes, np.int64)
-        usual = 0
+        below, own, gained = (np.zeros(self._nodes, np.int64) for _ in range(3))
+        usual = weight = 0
         for group, tasks, is_own, gains, greatest in near:
+            weight += tasks
             if greatest:
                 default = cost.gain(0, greatest, self._reading)
                 usual += tasks * default
-                costs = [cost.gain(each, greatest, self._reading) - default for each in gains.values()]
-                gained[list(gains)] += tasks * np.array(costs, np.int64)
+                for node, each in gains.items():
+                    gained[node] += tasks * (cost.gain(each, greatest, self._reading) - default)
             else:
                 usual += tasks * ONE
-                values = self._locality.upsilons(group)
-                less = np.array(list(values.values()), np.int64) - ONE
-                (own if is_own else below)[list(values)] += tasks * less
-        weight = sum(each.tasks for each in near)
+                part = own if is_own else below
+                for node, each in self._locality.upsilons(group).items():
+                    part[node] += tasks * (each - ONE)
         equal, above = self._layers.equal, self._layers.above
-        at_switch = (below + own)[equal] + gained
-        switches = (at_switch[self._hosts :] + usual) // weight
+        at_switch = (below + own)[equal[self._hosts :]] + gained[self._hosts :] + usual
+        switches = (at_switch // weight).astype(np.int16)
         if is_inc:
-            return switches.astype(np.int16), switches.astype(np.int16)
-        others = (below[equal] + gained)[above] + own[: self._hosts]
-        return ((others + usual) // weight).astype(np.int16), switches.astype(np.int16)
+            return switches, switches
+        others = (below[equal] + gained)[above] + own[: self._hosts] + usual
+        return (others // weight).astype(np.int16), switches
 
-    def _taken(self, group: TaskGroup) -> tuple[set[int], set[int]]:
+    def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
         if not group.is_inc or not self._resources.tasks_of(group.id):
-            return set(), set()
-        topology = self._resources.topology
-        own = set(self._resources.nodes_of(group.id))
-        found, waiting = set(own), list(own)
-        while waiting:
-            above = {parent for parent, _ in topology.up[waiting.pop()]} - found
-            found |= above
-            waiting += above
-        return own, found
+            return _NOWHERE, _NOWHERE
+        own = frozenset(self._resources.nodes_of(group.id))
+        return own, frozenset().union(*[self._layers.over(each) for each in own])
 
     # -- terms -----------------------------------------------------------------------------------------------------
     def terms(self, edges: Sequence[tuple[Asked, int, bool]]) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import statistics
@@ -47,6 +48,8 @@ def measure(case: Case) -> list[dict[str, Any]]:
     """A row for the cold and one for the warm rounds. They take turns in the same world: before a cold one everything
     that an earlier round kept is thrown away, and making it again counts as cost."""
     world = World(case.degree, case.load, is_distinct=case.is_distinct, seed=case.seed, groups=case.groups)
+    gc.collect()
+    gc.freeze()  # as the daemon does after its start
     samples = {"cold": _Samples(), "warm": _Samples()}
     for n in range(_WARM_UP + 2 * case.rounds):
         mode = "cold" if n % 2 else "warm"
