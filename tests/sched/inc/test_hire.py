@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offpath.sched.inc import cost_columns
 from offpath.sched.inc.decisions import (
     FlavorChosen,
     Placed,
@@ -236,9 +237,15 @@ def keeps_tasks(stop_all: Any) -> Any:
     return lambda self, groups, reason: iter(())
 
 
-BUGS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
+def fits_everywhere(fits: Any) -> Any:
+    """Where it does not fit it costs nothing."""
+    return lambda *words: (found := fits(*words)) * (found < cost_columns.UNFIT)
+
+
+BUGS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a preempted flavor keeps its tasks": (Scheduler, "_stop_all", keeps_tasks),
-    "the room of a node is not asked": (Resources, "fits", lambda _: Resources.could_host),
+    "the room of a server is not asked": (cost_columns, "server_fits", fits_everywhere),
+    "the room of a switch is not asked": (cost_columns, "switch_fits", fits_everywhere),
     "two flavors can be chosen": (PendingJob, "choose", lambda _: lambda self, group, now: None),
 }
 
