@@ -22,6 +22,11 @@ _TABLES: Final = (
     "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     "CREATE TABLE lineage (value TEXT NOT NULL)",
 )
+_LATER: Final = (
+    "CREATE TABLE IF NOT EXISTS inc (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,"
+    " data TEXT NOT NULL)",
+)
+"""Tables that files of earlier versions do not have, and that earlier versions do not read."""
 
 
 class JobsFile:
@@ -49,6 +54,8 @@ class JobsFile:
                 self._database.execute(statement)
             self._database.execute("INSERT INTO lineage VALUES (?)", (secrets.token_hex(4),))
             self._database.execute(f"PRAGMA user_version={FORM}")
+        for statement in _LATER:
+            self._database.execute(statement)
         self._database.execute("COMMIT")
         if form not in (0, FORM):
             raise ValueError(f"it has format {form}, not {FORM}")
@@ -84,6 +91,19 @@ class JobsFile:
                 [(work.identity, orjson.dumps(_data(work)).decode()) for work in saved],
             )
             self._database.executemany("DELETE FROM job WHERE identity = ?", [(identity,) for identity in dropped])
+
+    def inc_rows(self) -> list[str]:
+        """The records of requests for servers and switches, in the order of submission."""
+        return [data for (data,) in self._database.execute("SELECT data FROM inc ORDER BY number").fetchall()]
+
+    def write_inc(self, saved: dict[str, str], dropped: list[str]) -> None:
+        """Write records by name, after dropping others; all of it or nothing. Raises: PlaceUnusable."""
+        with self._transaction():
+            self._database.executemany("DELETE FROM inc WHERE name = ?", [(name,) for name in dropped])
+            self._database.executemany(
+                "INSERT INTO inc (name, data) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET data = excluded.data",
+                list(saved.items()),
+            )
 
     @contextlib.contextmanager
     def _transaction(self) -> Any:
