@@ -315,9 +315,14 @@ class Book:
     def node_lost(self, name: str, now_ms: int) -> list[Command]:
         """The node's tasks end and are placed again. May be repeated."""
         node = self._node.get(name)
-        if node is None or self.scheduler.resources.is_lost(node):
-            return []
-        return list(self._apply(self.scheduler.lose(node, now_ms)))
+        return list(self._apply(self.scheduler.lose(node, now_ms))) if node is not None else []
+
+    def node_closed(self, name: str) -> None:
+        """The node takes no further task; what runs there goes on. May be repeated."""
+        node = self._node.get(name)
+        if node is not None and not self.scheduler.resources.is_lost(node):
+            self.scheduler.resources.lose(node)
+            self.scheduler.changed(node)
 
     def node_back(self, name: str) -> None:
         """The node takes tasks again. May be repeated."""
@@ -327,8 +332,8 @@ class Book:
 
     # -- restart ---------------------------------------------------------------------------------------------------
     def remember(self, requests: Iterable[Request], now_ms: int) -> None:
-        """Take over what an earlier process saved, in the order of submission. A gang's deadline counts anew; a tie to a
-        request that has ended meanwhile ties no more."""
+        """Take over what an earlier process saved, in the order of submission. A gang's deadline counts anew; a tie to
+        a request that has ended meanwhile ties no more."""
         for request in requests:
             self.requests[request.spec.name] = request
             request.number, request.submitted_ms = self._numbers, now_ms
