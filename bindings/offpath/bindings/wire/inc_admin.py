@@ -135,7 +135,8 @@ class RequestLines(_Message):
 
 class TaskLine(_Message):
     """A task. ``where``: its switch or server. ``flavor``: the implementation. ``address``: HOST:PORT of its data
-    plane, empty: none, or not ready. ``slot``: its position in its group."""
+    plane, empty: none, or not ready. ``slot``: its position among the ``of`` tasks of its group. ``service``: the
+    built-in data plane."""
 
     identity: str
     composite: str
@@ -144,6 +145,8 @@ class TaskLine(_Message):
     where: str
     is_inc: bool
     slot: U32
+    of: U32
+    service: Literal["", "store", "cache", "chain"]
     state: Name
     address: str
     reason: Text
@@ -151,7 +154,8 @@ class TaskLine(_Message):
 
 class Shown(_Message):
     """A request with its tasks. ``reasons``: why each composite has its implementation. ``waits``: why the tasks of a
-    group wait. ``history``: what was decided, oldest first. ``next``: ``after`` of the next tasks; 0: no more."""
+    group wait. ``stores``: by composite that is a cache, addresses of the stores behind it by slot; empty: one that
+    does not run. ``history``: what was decided, oldest first. ``next``: ``after`` of the next tasks; 0: no more."""
 
     kind: Literal["inc_show"] = "inc_show"
     request: RequestLine
@@ -159,6 +163,7 @@ class Shown(_Message):
     tasks: list[TaskLine]
     reasons: dict[str, Text]
     waits: dict[str, Text]
+    stores: dict[str, list[str]]
     history: list[Text]
     next: U64
 

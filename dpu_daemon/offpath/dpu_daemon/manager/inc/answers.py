@@ -9,10 +9,11 @@ from typing import Final
 
 from offpath.bindings.wire import inc_admin as wire
 from offpath.bindings.wire.admin import Fault
+from offpath.dpu_daemon.manager.inc.services import stores_of
 from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.inc.translation import spec_of
 from offpath.sched.inc.errors import IncError, TenantUnknown
-from offpath.sched.inc.live.records import Request, RequestState, TaskState
+from offpath.sched.inc.live.records import Request, RequestState, Service, Task, TaskState
 from offpath.sched.inc.templates import Implementation
 from offpath.sched.inc.units import SWITCH_DIMENSIONS
 
@@ -71,20 +72,24 @@ class IncAnswers:
     def _shown(self, request: Request, after: int) -> wire.Shown:
         tasks = sorted(request.tasks.values(), key=lambda each: (each.group, each.slot, each.identity))
         page = tasks[after : after + wire.MOST_TASKS]
-        lines = [
-            wire.TaskLine(
-                identity=each.identity, composite=each.composite, group=each.group, flavor=each.implementation,
-                where=each.node, is_inc=each.is_inc, slot=each.slot, state=str(each.state), address=each.address,
-                reason=each.reason[:120],
-            )
-            for each in page
-        ]  # fmt: skip
+        lines = [self._task(request, each) for each in page]
+        caches = [name for name, program in request.spec.programs.items() if program.service is Service.CACHE]
         end = after + len(page)
         return wire.Shown(
             request=self._line(request), where=self._where(request)[:_TEXT], tasks=lines,
             reasons=_some(request.reasons), waits=_some(request.waits),
             history=[each[:_TEXT] for each in request.history],
-            next=end if end < len(tasks) else 0,
+            stores={name: stores_of(request, name) for name in caches}, next=end if end < len(tasks) else 0,
+        )  # fmt: skip
+
+    def _task(self, request: Request, task: Task) -> wire.TaskLine:
+        job = self._shell.book.scheduler.jobs.get(request.spec.name)
+        group = job.request.by_id.get((request.spec.name, task.group)) if job is not None else None
+        service = request.spec.programs[task.composite].service if task.address else Service.NONE
+        return wire.TaskLine(
+            identity=task.identity, composite=task.composite, group=task.group, flavor=task.implementation,
+            where=task.node, is_inc=task.is_inc, slot=task.slot, of=group.tasks if group is not None else 0,
+            service=service.value, state=str(task.state), address=task.address, reason=task.reason[:120],
         )  # fmt: skip
 
     def _where(self, request: Request) -> str:

@@ -77,7 +77,7 @@ class Services:
         for task in list(request.tasks.values()):
             if not _is_service(request, task, Service.CACHE) or task.state is not TaskState.RUNNING:
                 continue
-            stores = tuple(self._stores(request, task.composite))
+            stores = tuple(stores_of(request, task.composite))
             if self._configured.get(task.identity) == stores or not task.address:
                 continue
             try:
@@ -86,19 +86,6 @@ class Services:
                 self._configured[task.identity] = stores
             except LinkAway as fault:
                 logger.info("service %s: %s", task.identity, fault, extra={"code": "service_away"})
-
-    def _stores(self, request: Request, composite: str) -> list[str]:
-        """Addresses by slot, over all stores that the composite is connected to; empty: it does not run."""
-        ends = [(each.source, each.target) for each in request.spec.request.connections]
-        beside = [b if a == composite else a for a, b in ends if composite in (a, b)]
-        found: list[str] = []
-        for name in dict.fromkeys(beside):
-            if request.spec.programs[name].service is Service.STORE:
-                tasks = [each for each in request.tasks.values() if each.composite == name]
-                count = next(each.servers.instances for each in request.spec.request.composites if each.name == name)
-                running = {each.slot: each.address for each in tasks if each.state is TaskState.RUNNING}
-                found += [running.get(slot, "") for slot in range(count)]
-        return found
 
     async def _configure(self, address: str, identity: str, request: messages.Configure) -> None:
         await self._links.ask(address, identity, request, messages.Done)
@@ -181,6 +168,20 @@ class Services:
                 return
             self._store.keep_inc(*key, orjson.dumps(entries).decode())
             chain.members = ()
+
+
+def stores_of(request: Request, composite: str) -> list[str]:
+    """Addresses by slot, over all stores that the composite is connected to; empty: it does not run."""
+    ends = [(each.source, each.target) for each in request.spec.request.connections]
+    beside = [b if a == composite else a for a, b in ends if composite in (a, b)]
+    found: list[str] = []
+    for name in dict.fromkeys(beside):
+        if request.spec.programs[name].service is Service.STORE:
+            tasks = [each for each in request.tasks.values() if each.composite == name]
+            count = next(each.servers.instances for each in request.spec.request.composites if each.name == name)
+            running = {each.slot: each.address for each in tasks if each.state is TaskState.RUNNING}
+            found += [running.get(slot, "") for slot in range(count)]
+    return found
 
 
 def _merge(into: Kept, more: Kept) -> None:
