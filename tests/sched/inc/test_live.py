@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Iterable
@@ -276,10 +277,8 @@ def drive(draw: Random, steps: int = 40) -> Cluster:
                     composite("d", draw.choice(("server", "cache")), draw.randrange(1, 4)),
                     connections=(Connection("c", "d"),), gang_ms=draw.choice((-1, 0, 3_000)),
                 )  # fmt: skip
-                try:
+                with contextlib.suppress(errors.RequestExists):
                     here.carry(here.book.submit(wanted, here.now_ms))
-                except errors.RequestExists:
-                    pass
             case 2 | 3 | 4:
                 here.round(draw.randrange(1, 4))
             case 5:
@@ -308,6 +307,11 @@ def drive(draw: Random, steps: int = 40) -> Cluster:
                 assert after == before, "a restart lost or doubled a task"
         judge(here)
     return here
+
+
+def drive_many(count: int) -> None:
+    for seed in range(count):
+        drive(Random(seed))
 
 
 def judge(here: Cluster) -> None:
@@ -341,5 +345,4 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(Request, "note", lambda self, line: [setattr(each, "slot", 0) for each in
                                                                  self.tasks.values()])  # fmt: skip
     with pytest.raises((AssertionError, KeyError)):
-        for seed in range(40):
-            drive(Random(seed))
+        drive_many(40)
