@@ -206,7 +206,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
             monkeypatch.setattr(Chain, "handle", answer)
     with pytest.raises(AssertionError):
-        judge_many(run, 30)
+        judge_many(run, 80)
 
 
 def judge_many(run: object, count: int) -> None:
