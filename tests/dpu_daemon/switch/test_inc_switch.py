@@ -177,10 +177,10 @@ async def test_a_full_switch_answers_with_a_type_and_goes_on(switch: tuple[str, 
     await ask_switch(path, order("a", sram=20_000), messages.Started)
     full = await ask_switch(path, order("b", sram=5_000), messages.Started)
     assert isinstance(full, Fault)
-    assert (full.code, "sram_kib" in full.detail) == ("no_room", True)
+    assert (full.code, "sram_kib" in full.detail) == ("switch_full", True)
     never = await ask_switch(path, order("c", sram=50_000), messages.Started)
     assert isinstance(never, Fault)
-    assert never.code == "never"
+    assert never.code == "never_fits"
     assert isinstance(await ask_switch(path, order("d"), messages.Started), messages.Started)
 
 

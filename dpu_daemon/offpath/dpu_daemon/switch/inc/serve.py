@@ -61,7 +61,7 @@ class IncSwitch:
         except (IncError, PlaceUnusable) as refused:
             self.counters["refused"] += 1
             logger.info("task %s refused: %s", request.identity, refused, extra={"code": "task_refused"})
-            code = "no_room" if isinstance(refused, TaskRefused | PlaceUnusable) else "never"
+            code = "switch_full" if isinstance(refused, TaskRefused | PlaceUnusable) else "never_fits"
             return Fault(code=code, detail=str(refused)[:400])
         return messages.Started(address=self._addresses.get(request.identity, ""))
 
