@@ -48,9 +48,10 @@ class Client(threading.Thread):
         self.phases.append(Phase(name))
 
     def close(self) -> None:
-        """Stop, and wait for the last answer."""
+        """Stop, and wait for the last answer, if it runs."""
         self._ended.set()
-        self.join()
+        if self.ident is not None:
+            self.join()
         self._values.__exit__(None, None, None)
 
     def run(self) -> None:
