@@ -48,8 +48,10 @@ def shown(where: str) -> Shown:
     line = RequestLine(
         name="shop", tenant="web", state="running", age_s=1.0, tasks=1, running=1, chosen={}, is_gang=False
     )
-    task = TaskLine(identity="a", composite="cache", group="cache.netcache", flavor="netcache", where=where, is_inc=True,
-                    slot=0, of=1, service="cache", state="running", address="", reason="only")  # fmt: skip
+    task = TaskLine(
+        identity="a", composite="cache", group="cache.netcache", flavor="netcache", where=where, is_inc=True, slot=0,
+        of=1, service="cache", state="running", address="", reason="only",
+    )  # fmt: skip
     return Shown(request=line, where="", tasks=[task], reasons={}, waits={}, stores={}, history=[], next=0)
 
 

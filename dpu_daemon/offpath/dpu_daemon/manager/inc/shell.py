@@ -82,6 +82,7 @@ class IncShell:
         """Raises: PlaceUnusable: the file is damaged."""
         self.table, self._engine, self._store, self._fatal = table, engine, store, fatal
         self._identities = _Identities(store)
+        self._epochs = _Identities(store)  # of its own: a round takes identities in a thread
         self.store = CompStore()
         scheduler = LiveHire(table.resources(), preempt_ms=table.preempt_ms)
         self.book = Book(scheduler, self.store, table.quotas(), table.ports(), self._identities.next)
@@ -176,8 +177,8 @@ class IncShell:
             await asyncio.sleep(min(0.2, self.table.round_ms / 1e3))
 
     def _epoch(self) -> int:
-        self._identities.reserve(1)
-        return self._identities.number()
+        self._epochs.reserve(1)
+        return self._epochs.number()
 
     @staticmethod
     def now_ms() -> int:
@@ -229,6 +230,8 @@ class IncShell:
         finally:
             self._busy.discard(command.identity)
             self._asked.add(command.identity)
+            if task is not None and task.is_inc:
+                self._known.discard(command.identity)  # the engine has no such job
 
     async def _start(self, request: Request, task: Task) -> None:
         """Raises: LinkAway, JobEngineError: it is asked again."""
@@ -319,6 +322,8 @@ class IncShell:
 
     async def see(self, nodes: Collection[NodeInfo], jobs: Collection[EngineJob]) -> None:
         """What the engine reports. Raises: PlaceUnusable."""
+        if self._lock.locked():
+            return  # a round is computed: jobs on GPUs do not wait for it; the next look sees the same
         stale = self._asked | self._busy
         mine = {job.identity: job for job in jobs if job.identity in self._known}
         async with self._lock:
