@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
-from offpath.bindings.errors import OffpathError, PacketError, PeerGone
+from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.cli import inc_client
 from offpath.cli.exits import DaemonUnreachable
 from offpath.dpu_daemon.switch.inc.packets import (
     MOST_VALUE,
+    DatagramInvalid,
     Flag,
     Kind,
     Packet,
@@ -79,17 +80,18 @@ class Values:
         return self._where.flavor
 
     def get(self, key: str) -> tuple[bytes, int] | None:
-        """Value and version; None: no such key. Raises: PacketError: the key is none. PeerGone: no answer in time."""
+        """Value and version; None: no such key. Raises: DatagramInvalid: the key is none. PeerGone: no
+        answer in time."""
         reply = self._asked(Kind.READ, key_of(key), b"")
         self.counts.reads += 1
         self.counts.hits += bool(reply.flags & Flag.HIT)
         return (reply.value, reply.version) if reply.status is Status.OK else None
 
     def put(self, key: str, value: bytes) -> int:
-        """Returns the version. Raises: PacketError: key or value are too long. PeerGone: no answer in time; whether it
-        was written is unknown. OffpathError: the memory is full."""
+        """Returns the version. Raises: DatagramInvalid: key or value are too long. PeerGone: no answer in time; it is not
+        known if it was written. OffpathError: the memory is full."""
         if len(value) > MOST_VALUE:
-            raise PacketError(f"a value of {len(value)} bytes: at most {MOST_VALUE}")
+            raise DatagramInvalid(f"a value of {len(value)} bytes: at most {MOST_VALUE}")
         reply = self._asked(Kind.WRITE, key_of(key), value)
         if reply.status is not Status.OK:
             raise OffpathError(f"{self._request}/{self._composite}: {reply.status.name.lower()}")
@@ -125,7 +127,7 @@ class Values:
         while time.monotonic() < until:
             try:
                 packet = unpack(self._sock.recv(4096))
-            except (TimeoutError, ConnectionError, PacketError):
+            except (TimeoutError, ConnectionError, DatagramInvalid):
                 continue
             if packet.kind is Kind.REPLY and packet.request == request:
                 return packet

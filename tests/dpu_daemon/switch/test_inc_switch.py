@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from offpath.bindings.errors import PacketError
 from offpath.bindings.wire import control
 from offpath.bindings.wire.admin import Fault
 from offpath.dpu_daemon.listening.places import Places
@@ -17,7 +16,7 @@ from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_swi
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 from offpath.dpu_daemon.switch.inc import messages, packets
 from offpath.dpu_daemon.switch.inc.admission import Admission, Demand, TaskRefused
-from offpath.dpu_daemon.switch.inc.packets import Kind, Packet, Status, key_of, pack, unpack
+from offpath.dpu_daemon.switch.inc.packets import DatagramInvalid, Kind, Packet, Status, key_of, pack, unpack
 from offpath.dpu_daemon.switch.inc.serve import IncSwitch
 from offpath.sched.inc.errors import DemandInvalid, Unhostable
 from offpath.sched.inc.resources import SwitchSpec
@@ -225,13 +224,13 @@ def test_packets_are_what_was_packed_and_nothing_else_is_one() -> None:
     packet = Packet(Kind.CHAIN, 1 << 63, key_of("key"), b"value" * 25, 5, origin=("127.0.0.1", 80))
     assert unpack(pack(packet)) == packet
     for wrong in (b"", pack(packet)[:-1], pack(packet) + b"x", b"\0" * 80):
-        with pytest.raises(PacketError):
+        with pytest.raises(DatagramInvalid):
             unpack(wrong)
     for text in ("", "k" * 17):
-        with pytest.raises(PacketError):
+        with pytest.raises(DatagramInvalid):
             key_of(text)
     for text in ("", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "x:1"):
-        with pytest.raises(PacketError):
+        with pytest.raises(DatagramInvalid):
             packets.address_of(text)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -12,11 +11,21 @@ from offpath.bindings.wire.admin import Fault
 from offpath.dpu_daemon.manager.inc.services import stores_of
 from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.inc.translation import spec_of
+from offpath.sched.inc import errors
 from offpath.sched.inc.errors import IncError, TenantUnknown
 from offpath.sched.inc.live.records import Request, RequestState, Service, Task, TaskState
 from offpath.sched.inc.templates import Implementation
 from offpath.sched.inc.units import SWITCH_DIMENSIONS
 
+CODES: Final = {
+    "unknown_template": errors.UnknownTemplate, "request_cyclic": errors.RequestCyclic,
+    "flavors_contradict": errors.FlavorsContradict, "demand_invalid": errors.DemandInvalid,
+    "request_too_large": errors.RequestTooLarge, "unhostable": errors.Unhostable,
+    "quota_exceeded": errors.QuotaExceeded, "tenant_unknown": errors.TenantUnknown,
+    "request_exists": errors.RequestExists, "request_unknown": errors.RequestUnknown,
+    "program_missing": errors.ProgramMissing,
+}  # fmt: skip
+"""Codes of refusals. They are stable."""
 _TEXT: Final = 300
 _MOST_LINES: Final = 32
 _MOST_SWITCHES: Final = 128
@@ -125,8 +134,8 @@ class IncAnswers:
 
 
 def code_of(refused: IncError) -> str:
-    """The stable code of a refusal: ``UnknownTemplate`` is ``unknown_template``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(refused).__name__).lower()
+    """The stable code of a refusal."""
+    return next((code for code, kind in CODES.items() if isinstance(refused, kind)), "request_exists")
 
 
 def _some(texts: dict[str, str]) -> dict[str, str]:

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from offpath.bindings.errors import ControlError, FrameError, OffpathError, PacketError
+from offpath.bindings.errors import ControlError, FrameError, OffpathError
 from offpath.bindings.wire import control
 from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.switch.inc import messages
-from offpath.dpu_daemon.switch.inc.packets import CONTROLLED, TOKEN_BYTES, address_of, controlled
+from offpath.dpu_daemon.switch.inc.packets import CONTROLLED, TOKEN_BYTES, DatagramInvalid, address_of, controlled
 from offpath.dpu_daemon.switch.inc.packets import control as datagram
 
 ANSWER_S: Final = 2.0
@@ -83,7 +83,7 @@ class ServiceLinks(asyncio.DatagramProtocol):
         """An answer; its token says that it is one."""
         try:
             token, number, body = controlled(data, CONTROLLED)
-        except PacketError:
+        except DatagramInvalid:
             return
         expected, future = self._waiting.get(number, (b"", None))
         if future is not None and token == expected and not future.done():
@@ -105,7 +105,7 @@ class ServiceLinks(asyncio.DatagramProtocol):
                     self._transport.sendto(sent, target)
                     await asyncio.wait([future], timeout=_AGAIN_S)
             reply = control.decode(messages.FROM_SERVICE, future.result())
-        except (TimeoutError, PacketError, ControlError) as fault:
+        except (TimeoutError, DatagramInvalid, ControlError) as fault:
             raise LinkAway(f"service at {address}: {fault or 'no answer'}") from None
         finally:
             del self._waiting[number]

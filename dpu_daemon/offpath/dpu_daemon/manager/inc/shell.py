@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from offpath.bindings.engines.port import Engine, EngineJob, JobState, NodeInfo, NodeState, Place, Start
+from offpath.bindings.engines.port import Engine, EngineJob, JobState, NodeInfo, NodeState
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineError, OffpathError, PlaceUnusable
 from offpath.bindings.wire.admin import Fault
 from offpath.dpu_daemon.manager.inc.config import IncTable, SwitchTable
-from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_switch, token_of
+from offpath.dpu_daemon.manager.inc.identities import Identities
+from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_switch
+from offpath.dpu_daemon.manager.inc.orders import process_order, switch_order
 from offpath.dpu_daemon.manager.inc.services import Services
 from offpath.dpu_daemon.manager.inc.translation import request_of, row_of
-from offpath.dpu_daemon.manager.store import JobsFile, identity_of
+from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.sched.errors import SchedError
 from offpath.sched.inc.live.book import Book
@@ -25,7 +27,6 @@ from offpath.sched.inc.live.live_hire import LiveHire
 from offpath.sched.inc.live.records import (
     Command,
     Drop,
-    Program,
     Request,
     Save,
     Spec,
@@ -41,35 +42,7 @@ LOOK_S: Final = 0.5
 """How often a switch is asked what runs there."""
 _MISSES: Final = 2
 """A switch that does not answer so often is lost."""
-_RESERVE: Final = 1_024
 MOST_AT_ONCE: Final = 16
-DATA_PLANES: Final = {"netcache": "cache", "incbricks": "cache", "netchain": "chain"}
-"""Services of which the emulated switches run a data plane, too; others are admitted, and run nothing."""
-
-
-class _Identities:
-    """New identities from numbers that the file has reserved."""
-
-    def __init__(self, store: JobsFile) -> None:
-        self._store = store
-        self._lineage, self._next, self._left = "", 0, 0
-
-    def reserve(self, count: int) -> None:
-        """Let `next` work so often. Raises: PlaceUnusable."""
-        if self._left < count:
-            wanted = max(count, _RESERVE)
-            self._lineage, self._next = self._store.reserve(wanted)
-            self._left = wanted
-
-    def next(self, name: str) -> str:
-        """For a task of the request."""
-        return identity_of(name, self._lineage, self.number())
-
-    def number(self) -> int:
-        """One that was never given before."""
-        self._left -= 1
-        self._next += 1
-        return self._next - 1
 
 
 class IncShell:
@@ -81,8 +54,8 @@ class IncShell:
     ) -> None:
         """Raises: PlaceUnusable: the file is damaged."""
         self.table, self._engine, self._store, self._fatal = table, engine, store, fatal
-        self._identities = _Identities(store)
-        self._epochs = _Identities(store)  # of its own: a round takes identities in a thread
+        self._identities = Identities(store)
+        self._epochs = Identities(store)  # of its own: a round takes identities in a thread
         self.store = CompStore()
         scheduler = LiveHire(table.resources(), preempt_ms=table.preempt_ms)
         self.book = Book(scheduler, self.store, table.quotas(), table.ports(), self._identities.next)
@@ -255,30 +228,12 @@ class IncShell:
                 await self._carry(self.book.started(request.spec.name, task.identity, address))
 
     def _order(self, request: Request, task: Task) -> messages.StartTask:
-        group = self.book.scheduler.jobs[request.spec.name].request.by_id[(request.spec.name, task.group)]
-        program = request.spec.programs.get(task.composite, Program())
-        plane = DATA_PLANES.get(group.service, "")
-        return messages.StartTask(
-            identity=task.identity, service=group.service, demand=list(group.demand), shared=list(group.shared),
-            features=sorted(group.features), token=token_of(self._secret, task.identity).hex(),
-            data_plane=plane if plane == program.service else "",
-        )  # fmt: skip
+        job = self.book.scheduler.jobs[request.spec.name]
+        return switch_order(request, task, job.request.by_id[(request.spec.name, task.group)], self._secret)
 
     async def _start_process(self, request: Request, task: Task) -> str:
         """Why the engine refuses it; empty: it does not. Raises: JobEngineError."""
-        program = request.spec.programs.get(task.composite, Program())
-        python = self.table.python or sys.executable
-        built_in = (python, "-P", "-m", "offpath.cli.main", "inc", "serve", str(program.service))
-        environment = dict(program.environment) | {
-            "OFFPATH_INC_REQUEST": request.spec.name, "OFFPATH_INC_COMPOSITE": task.composite,
-            "OFFPATH_INC_SLOT": str(task.slot), "OFFPATH_INC_ADDRESS": task.address,
-            "OFFPATH_INC_TOKEN": token_of(self._secret, task.identity).hex(),
-        }  # fmt: skip
-        order = Start(
-            identity=task.identity, places=(Place(task.node),), argv=program.argv or built_in, environment=environment,
-            working_directory=program.directory, user=request.spec.user,
-            output=f"{program.output}.{task.slot}" if program.output else "",
-        )  # fmt: skip
+        order = process_order(request, task, self.table.python or sys.executable, self._secret)
         try:
             job = await self._engine.start(order)
         except EngineRefused as fault:

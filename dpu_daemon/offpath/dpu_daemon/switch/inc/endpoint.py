@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from offpath.bindings.errors import ControlError, PacketError, PlaceUnusable
+from offpath.bindings.errors import ControlError, PlaceUnusable
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.dpu_daemon.switch.inc.cache import Cache
@@ -23,6 +23,7 @@ from offpath.dpu_daemon.switch.inc.packets import (
     CONTROL,
     NOWHERE,
     Address,
+    DatagramInvalid,
     Packet,
     address_of,
     answer,
@@ -99,7 +100,7 @@ class Endpoint(asyncio.DatagramProtocol):
                 self._controlled(data, addr)
             else:
                 self._send(self.service.handle(unpack(data), addr[:2], time.monotonic_ns()))
-        except (PacketError, ControlError):
+        except (DatagramInvalid, ControlError):
             self._dropped()
 
     def _send(self, sent: list[tuple[Address, Packet]]) -> None:
@@ -110,7 +111,7 @@ class Endpoint(asyncio.DatagramProtocol):
     def _controlled(self, data: bytes, addr: Address) -> None:
         token, number, body = controlled(data)
         if not hmac.compare_digest(token, self._token):
-            raise PacketError("wrong token")
+            raise DatagramInvalid("wrong token")
         reply = self._reply(control.decode(messages.TO_SERVICE, body))
         self._transport.sendto(answer(token, number, control.encode(reply)), addr)
 
@@ -127,7 +128,7 @@ class Endpoint(asyncio.DatagramProtocol):
         return messages.Refused(detail="only a chain has entries")
 
     def _configure(self, request: messages.Configure) -> None:
-        """Raises: PacketError: an address is none; nothing changes."""
+        """Raises: DatagramInvalid: an address is none; nothing changes."""
         if request.epoch < self._epoch:
             return
         stores = [address_of(each) if each else NOWHERE for each in request.stores]

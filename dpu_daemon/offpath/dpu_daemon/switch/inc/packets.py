@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
 
-from offpath.bindings.errors import PacketError
+from offpath.bindings.errors import OffpathError
 
 MAGIC: Final = b"OPK1"
 CONTROL: Final = b"OPKC"
@@ -24,6 +24,10 @@ _HEAD: Final = struct.Struct("!4sBBBxQQ16s4sHH")
 _CONTROL: Final = struct.Struct("!4s16sI")
 Address = tuple[str, int]
 NOWHERE: Final[Address] = ("0.0.0.0", 0)
+
+
+class DatagramInvalid(OffpathError):
+    """A datagram, key or address breaks the rules of the key-value services."""
 
 
 class Kind(IntEnum):
@@ -93,19 +97,19 @@ def pack(packet: Packet) -> bytes:
 
 
 def unpack(data: bytes) -> Packet:
-    """Raises: PacketError: it is none."""
+    """Raises: DatagramInvalid: it is none."""
     if len(data) < _HEAD.size:
-        raise PacketError(f"{len(data)} bytes are no packet")
+        raise DatagramInvalid(f"{len(data)} bytes are no packet")
     magic, kind, status, flags, request, version, key, host, port, length = _HEAD.unpack_from(data)
     value = data[_HEAD.size :]
     if magic != MAGIC or length != len(value) or length > MOST_VALUE or flags > Flag.LEASE | Flag.HIT:
-        raise PacketError("no packet of a key-value service")
+        raise DatagramInvalid("no packet of a key-value service")
     try:
         return Packet(
             Kind(kind), request, key, value, version, Status(status), Flag(flags), (socket.inet_ntoa(host), port)
         )
     except ValueError:
-        raise PacketError(f"kind {kind}, status {status}") from None
+        raise DatagramInvalid(f"kind {kind}, status {status}") from None
 
 
 def control(token: bytes, number: int, body: bytes) -> bytes:
@@ -114,9 +118,9 @@ def control(token: bytes, number: int, body: bytes) -> bytes:
 
 
 def controlled(data: bytes, magic: bytes = CONTROL) -> tuple[bytes, int, bytes]:
-    """Token, number and body of a control datagram, or of its answer. Raises: PacketError."""
+    """Token, number and body of a control datagram, or of its answer. Raises: DatagramInvalid."""
     if not _CONTROL.size <= len(data) <= _CONTROL.size + MOST_BODY or data[:4] != magic:
-        raise PacketError("no control datagram")
+        raise DatagramInvalid("no control datagram")
     _, token, number = _CONTROL.unpack_from(data)
     return token, number, data[_CONTROL.size :]
 
@@ -127,23 +131,23 @@ def answer(token: bytes, number: int, body: bytes) -> bytes:
 
 
 def key_of(text: str) -> bytes:
-    """A key of at most 16 bytes, padded. Raises: PacketError."""
+    """A key of at most 16 bytes, padded. Raises: DatagramInvalid."""
     data = text.encode()
     if not 0 < len(data) <= KEY_BYTES:
-        raise PacketError(f"key {text!r:.40}: 1 to {KEY_BYTES} bytes")
+        raise DatagramInvalid(f"key {text!r:.40}: 1 to {KEY_BYTES} bytes")
     return data.ljust(KEY_BYTES, b"\0")
 
 
 def address_of(text: str) -> Address:
-    """HOST:PORT, of IPv4. Raises: PacketError."""
+    """HOST:PORT, of IPv4. Raises: DatagramInvalid."""
     host, _, port = text.rpartition(":")
     try:
         socket.inet_aton(host)
         number = int(port)
     except (OSError, ValueError):
-        raise PacketError(f"address {text!r:.60}: HOST:PORT is needed") from None
+        raise DatagramInvalid(f"address {text!r:.60}: HOST:PORT is needed") from None
     if not 0 < number < 65_536:
-        raise PacketError(f"address {text!r:.60}: no such port")
+        raise DatagramInvalid(f"address {text!r:.60}: no such port")
     return host, number
 
 

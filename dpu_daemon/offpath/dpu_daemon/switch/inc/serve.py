@@ -58,12 +58,16 @@ class IncSwitch:
             if self.admission.start(request.identity, demand):
                 await self._open(request)
                 self.counters["started"] += 1
-        except (IncError, PlaceUnusable) as refused:
-            self.counters["refused"] += 1
-            logger.info("task %s refused: %s", request.identity, refused, extra={"code": "task_refused"})
-            code = "switch_full" if isinstance(refused, TaskRefused | PlaceUnusable) else "never_fits"
-            return Fault(code=code, detail=str(refused)[:400])
+        except (TaskRefused, PlaceUnusable) as refused:
+            return Fault(code="switch_full", detail=self._refused(request.identity, refused))
+        except IncError as refused:
+            return Fault(code="never_fits", detail=self._refused(request.identity, refused))
         return messages.Started(address=self._addresses.get(request.identity, ""))
+
+    def _refused(self, identity: str, why: Exception) -> str:
+        self.counters["refused"] += 1
+        logger.info("task %s refused: %s", identity, why, extra={"code": "task_refused"})
+        return str(why)[:400]
 
     async def _open(self, request: messages.StartTask) -> None:
         """Raises: PlaceUnusable: no socket; the task's resources are given back."""
