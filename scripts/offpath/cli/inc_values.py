@@ -88,8 +88,8 @@ class Values:
         return (reply.value, reply.version) if reply.status is Status.OK else None
 
     def put(self, key: str, value: bytes) -> int:
-        """Returns the version. Raises: DatagramInvalid: key or value are too long. PeerGone: no answer in time; it is not
-        known if it was written. OffpathError: the memory is full."""
+        """Returns the version. Raises: DatagramInvalid: key or value are too long. PeerGone: no answer in time; it may
+        have been written. OffpathError: the memory is full."""
         if len(value) > MOST_VALUE:
             raise DatagramInvalid(f"a value of {len(value)} bytes: at most {MOST_VALUE}")
         reply = self._asked(Kind.WRITE, key_of(key), value)

@@ -98,6 +98,7 @@ ENTRIES: Final = (
             "a switch has no room for a task now; its text names what is scarce",
             "nothing: the task is placed again",
         ),
+        ("DatagramInvalid", "a datagram, key or address breaks the rules of the key-value services", "see its text"),
         (
             "LinkAway",
             "a switch or a key-value service does not answer",
