@@ -12,6 +12,7 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.errors import command
 from offpath.cli.errors.registry import families, look_up, registered
 from offpath.cli.exits import TEXT
+from offpath.dpu_daemon.manager.inc.answers import CODES as INC_CODES
 from offpath.host_helper.migd.protocol import CODES
 
 from ..support.command import offpath
@@ -80,6 +81,7 @@ def expected() -> set[tuple[str, str]]:
     known |= {("exception", name) for name in exceptions()}
     known |= {("exit", str(code)) for code in TEXT}
     known |= {("migd", code) for code in CODES}
+    known |= {("admin", code) for code in INC_CODES}
     return known
 
 

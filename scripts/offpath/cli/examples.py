@@ -18,7 +18,8 @@ GROUPS: Final[dict[str, str]] = {
     "manager": "run the job manager, or print its status",
     "job": "submit, list, explain and cancel jobs",
     "ina": "print and change how training jobs share aggregation trees",
-    "switch": "run an emulated switch (INA)",
+    "switch": "run an emulated switch (INA, in-network services)",
+    "inc": "request functions that run on servers and switches",
 }
 
 EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -126,6 +127,15 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("switch", "statistical"): (
         "offpath switch statistical --listen tcp://127.0.0.1:7801 --servers n1,n2,n3 --aggregators 64",
     ),
+    ("switch", "inc"): ("offpath switch inc --name leaf0 --control /run/offpath/leaf0.sock --features p4-14,sharp",),
+    ("inc",): ("offpath inc submit shop.toml", "offpath inc explain shop"),
+    ("inc", "submit"): ("offpath inc submit shop.toml", "offpath inc submit shop.toml --name shop-2 --json"),
+    ("inc", "list"): ("offpath inc list --ended",),
+    ("inc", "show"): ("offpath inc show shop   # where each task is, and its address",),
+    ("inc", "explain"): ("offpath inc explain shop   # why servers and no switches?",),
+    ("inc", "cancel"): ("offpath inc cancel shop",),
+    ("inc", "templates"): ("offpath inc templates",),
+    ("inc", "serve"): ("offpath inc serve store --listen 127.0.0.1:21000   # needs OFFPATH_INC_TOKEN",),
     ("top",): ("offpath top", "offpath top --once --json"),
     ("errors",): ("offpath errors daemon_full", "offpath errors 73"),
     ("completion",): (
@@ -133,6 +143,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath completion zsh > ~/.zfunc/_offpath   # a folder of fpath",
         "offpath completion fish > ~/.config/fish/completions/offpath.fish",
     ),
+    ("demo", "hire"): ("offpath demo hire", "offpath demo hire --quick --json > hire.json"),
     ("demo", "netpack"): ("offpath demo netpack --quick", "offpath demo netpack --engine local --json"),
     ("demo",): ("offpath demo --jobs 100", "offpath demo ina --blocks 1"),
     ("demo", "ina"): ("offpath demo ina --blocks 1",),

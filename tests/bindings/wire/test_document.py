@@ -89,6 +89,8 @@ OWN_FILES = {
     "dpu_daemon/offpath/dpu_daemon/config/lastgood.py": "the daemon's own file, mode 0600",
     "dpu_daemon/offpath/dpu_daemon/controller/store.py": "the controller's database",
     "dpu_daemon/offpath/dpu_daemon/manager/store.py": "the job manager's database",
+    "dpu_daemon/offpath/dpu_daemon/manager/inc/translation.py": "the job manager's database",
+    "dpu_daemon/offpath/dpu_daemon/manager/inc/services.py": "the job manager's database",
     "bindings/offpath/bindings/engines/local_ledger.py": "the engine's own files",
     "bindings/offpath/bindings/engines/local_runner.py": "from the engine that started this process",
     "bindings/offpath/bindings/engines/ray_child.py": "from the process that it started",

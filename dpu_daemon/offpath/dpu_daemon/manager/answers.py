@@ -8,8 +8,10 @@ from collections import Counter
 from typing import Final
 
 from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.wire import inc_admin
 from offpath.bindings.wire import work_admin as wire
 from offpath.bindings.wire.admin import Fault
+from offpath.dpu_daemon.manager.inc.answers import IncAnswers
 from offpath.dpu_daemon.manager.shell import ManagerShell
 from offpath.sched.workload.information import Estimate
 from offpath.sched.workload.records import Placed, Spec, Work, WorkState
@@ -26,8 +28,9 @@ class Answers:
 
     def __init__(self, shell: ManagerShell) -> None:
         self._shell = shell
+        self._inc = IncAnswers(shell.inc, _user) if shell.inc is not None else None
 
-    async def to(self, request: wire.Request, uid: int) -> wire.Reply:
+    async def to(self, request: wire.Request | inc_admin.Request, uid: int) -> wire.Reply | inc_admin.Reply:
         """The reply to a request of the user ``uid``; a refusal is also a reply."""
         try:
             match request:
@@ -43,6 +46,10 @@ class Answers:
                     return await self._explained(self._shell.workload.get(request.job))
                 case wire.CancelRequest():
                     return await self._explained(self._shell.cancel(request.job))
+                case _ if self._inc is not None:
+                    return await self._inc.to(request, uid)
+                case _:
+                    return Fault(code="no_inc", detail="the job manager's configuration has no [inc]")
         except WorkRefused as refused:
             return Fault(code=refused.code, detail=refused.detail[:400])
         except PlaceUnusable as fault:

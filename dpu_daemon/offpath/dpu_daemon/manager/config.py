@@ -11,6 +11,7 @@ from offpath.bindings.engines.port import Gpu, NodeInfo
 from offpath.bindings.wire.fields import Name
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error
 from offpath.dpu_daemon.config.tables import FilePath, Uid
+from offpath.dpu_daemon.manager.inc.config import IncTable
 from offpath.sched.errors import SchedError
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.ina.statistical.network import pat_gbps
@@ -134,6 +135,7 @@ class ManagerConfig(_Table):
     network: NetworkTable = NetworkTable()
     policy: PolicyTable = PolicyTable()
     model: Annotated[list[ModelTable], Field(max_length=1024)] = []
+    inc: IncTable | None = None
     operation: OperationTable
 
     @property
@@ -148,6 +150,8 @@ def load(path: str) -> ManagerConfig:
         with open(path, "rb") as file:
             config = ManagerConfig.model_validate(tomllib.load(file))
         config.network.links()
+        if config.inc is not None:
+            config.inc.resources()
         return config
     except OSError as fault:
         raise ConfigError(f"{path}: {fault.strerror}") from None

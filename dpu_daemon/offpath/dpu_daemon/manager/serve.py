@@ -15,7 +15,7 @@ import uvloop
 from offpath.bindings.engines.port import Engine
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.runtime import MANAGER_SOCKET, make_runtime_directory
-from offpath.bindings.wire import control, work_admin
+from offpath.bindings.wire import control, inc_admin
 from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.manager.answers import Answers
@@ -74,7 +74,7 @@ async def _serving(shell: ManagerShell, directory: str) -> AsyncIterator[Manager
     """Its socket is open while the block runs; then it is closed. Raises: PlaceUnusable."""
     answers = Answers(shell)
     handlers = AdminHandlers(
-        lambda body: control.decode(work_admin.TO_MANAGER, body), answers.to, lambda: shell.config.operation.uids
+        lambda body: control.decode(inc_admin.TO_MANAGER, body), answers.to, lambda: shell.config.operation.uids
     )
     places = Places()
     users = AdminSocket(handlers, os.path.join(directory, MANAGER_SOCKET), places=places)

@@ -13,6 +13,7 @@ from typing import Final
 from offpath.bindings.engines.port import Engine
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineError, PlaceUnusable
 from offpath.dpu_daemon.manager.config import ManagerConfig
+from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import held_of, node_of, places_of, seen_of, start_of
 from offpath.sched.placement.batch_port import BatchPlacement
@@ -50,12 +51,15 @@ class ManagerShell:
         """Jobs of which the engine was asked something since it began to list them."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.inc = IncShell(config.inc, engine, store, self._fail) if config.inc is not None else None
+        """Requests for servers and switches, if the configuration has them."""
         self._is_adopted = False
 
     async def run(self) -> None:
         """Read the engine and decide batches, without end. Raises: PlaceUnusable: the file cannot be written; no job
         may be started then."""
-        loops = [asyncio.ensure_future(each) for each in (self._read_engine(), self._decide_batches(), self._fatal)]
+        work = [self._read_engine(), self._decide_batches(), *([self.inc.run()] if self.inc is not None else [])]
+        loops = [asyncio.ensure_future(each) for each in (*work, self._fatal)]
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)
             for each in done:
@@ -70,8 +74,15 @@ class ManagerShell:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.inc is not None:
+            await self.inc.close()
         await self.engine.close()
         self.store.close()
+
+    def _fail(self, fault: PlaceUnusable) -> None:
+        """The file cannot be written: `run` ends."""
+        if not self._fatal.done():
+            self._fatal.set_exception(fault)
 
     # -- users ----------------------------------------------------------------------------------------------------
     def submit(self, spec: Spec) -> Work:
@@ -125,9 +136,16 @@ class ManagerShell:
         if not self._is_adopted:
             await self.engine.adopt()
             self._is_adopted = True
-        nodes = [node_of(info) for info in await self.engine.inventory()]
+        inventory = await self.engine.inventory()
+        nodes = [node_of(info) for info in inventory]
         self._asked = set(self._waiting)
-        jobs = [seen_of(job) for job in await self.engine.jobs()]
+        if self.inc is not None:
+            self.inc.listing()
+        listed = await self.engine.jobs()
+        if self.inc is not None:
+            await self.inc.see(inventory, [job for job in listed if self.inc.owns(job.identity)])
+            listed = tuple(job for job in listed if not self.inc.owns(job.identity))
+        jobs = [seen_of(job) for job in listed]
         held = [held_of(job) for job in await self.engine.pending()]
         busy = frozenset(self._asked | set(self._waiting))
         now_ns = self.now_ns()
@@ -167,8 +185,7 @@ class ManagerShell:
             try:
                 self.store.write(list(saved.values()), dropped)
             except PlaceUnusable as fault:
-                if not self._fatal.done():
-                    self._fatal.set_exception(fault)
+                self._fail(fault)
                 raise
         for command in commands:
             if not isinstance(command, Save | Drop):

@@ -22,6 +22,14 @@ _TABLES: Final = (
     "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
     "CREATE TABLE lineage (value TEXT NOT NULL)",
 )
+_LATER: Final = (
+    "CREATE TABLE IF NOT EXISTS inc (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,"
+    " data TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS inc_kept (name TEXT NOT NULL, composite TEXT NOT NULL, data TEXT NOT NULL,"
+    " PRIMARY KEY (name, composite))",
+    "CREATE TABLE IF NOT EXISTS inc_secret (value TEXT NOT NULL)",
+)
+"""Tables that files of earlier versions do not have, and that earlier versions do not read."""
 
 
 class JobsFile:
@@ -49,6 +57,11 @@ class JobsFile:
                 self._database.execute(statement)
             self._database.execute("INSERT INTO lineage VALUES (?)", (secrets.token_hex(4),))
             self._database.execute(f"PRAGMA user_version={FORM}")
+        for statement in _LATER:
+            self._database.execute(statement)
+        self._database.execute(
+            "INSERT INTO inc_secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM inc_secret)", (secrets.token_hex(32),)
+        )
         self._database.execute("COMMIT")
         if form not in (0, FORM):
             raise ValueError(f"it has format {form}, not {FORM}")
@@ -67,13 +80,19 @@ class JobsFile:
     def identity(self, name: str) -> str:
         """An identity for a job of that name. Engines remember identities for long, so that they contain the file's
         lineage beside a number that this file has never used. Raises: PlaceUnusable."""
+        lineage, number = self.reserve(1)
+        return identity_of(name, lineage, number)
+
+    def reserve(self, count: int) -> tuple[str, int]:
+        """The file's lineage, and the first of so many numbers that it has never given. Raises: PlaceUnusable."""
         with self._transaction():
             self._database.execute(
-                "INSERT INTO counter VALUES ('identity', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+                "INSERT INTO counter VALUES ('identity', ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",
+                (count, count),
             )
             (number,) = self._database.execute("SELECT value FROM counter WHERE name = 'identity'").fetchone()
             (lineage,) = self._database.execute("SELECT value FROM lineage").fetchone()
-        return f"{name[:_NAME_CHARACTERS]}.{lineage}.{number}"
+        return lineage, number - count + 1
 
     def write(self, saved: list[Work], dropped: list[str]) -> None:
         """Write all of it or nothing; it is on the disk when this returns. Raises: PlaceUnusable."""
@@ -84,6 +103,36 @@ class JobsFile:
                 [(work.identity, orjson.dumps(_data(work)).decode()) for work in saved],
             )
             self._database.executemany("DELETE FROM job WHERE identity = ?", [(identity,) for identity in dropped])
+
+    def inc_rows(self) -> list[str]:
+        """The records of requests for servers and switches, in the order of submission."""
+        return [data for (data,) in self._database.execute("SELECT data FROM inc ORDER BY number").fetchall()]
+
+    def write_inc(self, saved: dict[str, str], dropped: list[str]) -> None:
+        """Write records by name, after dropping others; all of it or nothing. Raises: PlaceUnusable."""
+        with self._transaction():
+            self._database.executemany("DELETE FROM inc WHERE name = ?", [(name,) for name in dropped])
+            self._database.executemany(
+                "INSERT INTO inc (name, data) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET data = excluded.data",
+                list(saved.items()),
+            )
+
+    def inc_secret(self) -> bytes:
+        """From which the tokens of tasks are derived."""
+        (value,) = self._database.execute("SELECT value FROM inc_secret").fetchone()
+        return bytes.fromhex(value)
+
+    def inc_kept(self) -> dict[tuple[str, str], str]:
+        """What was kept of a service whose tasks were stopped, by request and composite."""
+        rows = self._database.execute("SELECT name, composite, data FROM inc_kept").fetchall()
+        return {(name, composite): data for name, composite, data in rows}
+
+    def keep_inc(self, name: str, composite: str, data: str) -> None:
+        """Replace what is kept; empty: nothing is. Raises: PlaceUnusable."""
+        with self._transaction():
+            self._database.execute("DELETE FROM inc_kept WHERE name = ? AND composite = ?", (name, composite))
+            if data:
+                self._database.execute("INSERT INTO inc_kept VALUES (?, ?, ?)", (name, composite, data))
 
     @contextlib.contextmanager
     def _transaction(self) -> Any:
@@ -103,6 +152,11 @@ class JobsFile:
         """Close the file. Idempotent."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
+
+
+def identity_of(name: str, lineage: str, number: int) -> str:
+    """NAME.LINEAGE.NUMBER, of at most 64 characters."""
+    return f"{name[:_NAME_CHARACTERS]}.{lineage}.{number}"
 
 
 def _data(work: Work) -> dict[str, Any]:

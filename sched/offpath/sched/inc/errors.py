@@ -7,7 +7,12 @@ IncError
 │   ├── FlavorsContradict  no flavor satisfies the request
 │   ├── DemandInvalid      a demand that is negative, huge or no whole number
 │   ├── RequestTooLarge    too many composites, instances or switches
-│   └── Unhostable         no node of the cluster could ever run a task group
+│   ├── Unhostable         no node of the cluster could ever run a task group
+│   ├── QuotaExceeded      more than the tenant may hold
+│   ├── TenantUnknown      no such tenant, or its user may not submit for it
+│   ├── RequestExists      another request of that name is open
+│   ├── RequestUnknown     no request of that name
+│   └── ProgramMissing     a task on servers has nothing to run
 ├── TemplateInvalid    a template of the store; its author should mend it
 ├── PlacementInvalid   a task started where it does not fit, or stopped where it does not run; the caller's fault
 └── FlowInvalid        a flow network that is inconsistent or has no feasible flow
@@ -48,6 +53,26 @@ class RequestTooLarge(IncRefused):
 
 class Unhostable(IncRefused):
     """In every flavor some task group fits no node of the cluster, even if that is idle."""
+
+
+class QuotaExceeded(IncRefused):
+    """The tenant's open requests and this one exceed its quota."""
+
+
+class TenantUnknown(IncRefused):
+    """The configuration has no such tenant, or the user may not submit for it."""
+
+
+class RequestExists(IncRefused):
+    """An open request of that name is different."""
+
+
+class RequestUnknown(IncRefused):
+    """There is no request of that name."""
+
+
+class ProgramMissing(IncRefused):
+    """A composite's tasks on servers have neither a command nor a built-in program."""
 
 
 class TemplateInvalid(IncError):

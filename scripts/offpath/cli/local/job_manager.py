@@ -67,7 +67,7 @@ class JobManager:
         """Write its configuration for the next start."""
         operation = {"state": os.path.join(self.directory, "jobs.sqlite"), "log": "json"}
         with open(os.path.join(self.directory, "manager.toml"), "w", encoding="utf-8") as file:
-            file.write(_toml({**self._tables, "operation": operation}))
+            file.write(toml_of({**self._tables, "operation": operation}))
 
     def start(self) -> None:
         """Start it again, and wait until it serves. Raises: PeerGone: it ended, or two minutes have passed."""
@@ -142,7 +142,8 @@ class JobManager:
             time.sleep(0.1)
 
 
-def _toml(tables: Mapping[str, Any]) -> str:
+def toml_of(tables: Mapping[str, Any]) -> str:
+    """As the text of a file."""
     lines: list[str] = []
     for name, table in tables.items():
         for each in table if isinstance(table, list) else [table]:

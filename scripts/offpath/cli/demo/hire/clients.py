@@ -1,0 +1,89 @@
+"""Clients that read and write through a request's service without pause, and check every answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from offpath.bindings.errors import OffpathError
+from offpath.cli.inc_values import Values
+
+KEYS: Final = 24
+_READS_PER_WRITE: Final = 4
+_PAUSE_S: Final = 0.004
+
+
+@dataclass(slots=True)
+class Phase:
+    """Answers between two marks. ``flavors``: implementations that answered."""
+
+    name: str
+    reads: int = 0
+    writes: int = 0
+    hits: int = 0
+    longest_ms: float = 0.0
+    flavors: set[str] = field(default_factory=set)
+
+
+class Client(threading.Thread):
+    """It alone writes its keys: so each read must return the last value that was acknowledged, or one that was sent
+    later. ``wrong``: reads that did not."""
+
+    def __init__(self, request: str, composite: str, runtime_dir: str) -> None:
+        super().__init__(name=f"client-{request}-{composite}", daemon=True)
+        self.request, self.composite = request, composite
+        self._values = Values(request, composite, runtime_dir)
+        self._ended = threading.Event()
+        self._prefix = f"{composite[:6]}-"
+        self.phases: list[Phase] = [Phase("start")]
+        self.wrong: list[str] = []
+        self.fault = ""
+        self._acked = dict.fromkeys(range(KEYS), -1)
+        self._sent = dict.fromkeys(range(KEYS), -1)
+
+    def mark(self, name: str) -> None:
+        """A new phase begins."""
+        self.phases.append(Phase(name))
+
+    def close(self) -> None:
+        """Stop, and wait for the last answer, if it runs."""
+        self._ended.set()
+        if self.ident is not None:
+            self.join()
+        self._values.__exit__(None, None, None)
+
+    def run(self) -> None:
+        """Until `close`."""
+        number = 0
+        try:
+            while not self._ended.is_set():
+                key = number // (_READS_PER_WRITE + 1) % KEYS
+                began = time.monotonic()
+                phase = self.phases[-1]
+                if number % (_READS_PER_WRITE + 1) == 0:
+                    self._write(key, number)
+                    phase.writes += 1
+                else:
+                    phase.hits += self._read(key)
+                    phase.reads += 1
+                phase.longest_ms = max(phase.longest_ms, (time.monotonic() - began) * 1e3)
+                phase.flavors.add(self._values.flavor)
+                number += 1
+                time.sleep(_PAUSE_S)
+        except OffpathError as fault:
+            self.fault = str(fault)
+
+    def _write(self, key: int, number: int) -> None:
+        self._sent[key] = number
+        self._values.put(f"{self._prefix}{key}", str(number).encode())
+        self._acked[key] = number
+
+    def _read(self, key: int) -> int:
+        before = self._values.counts.hits
+        found = self._values.get(f"{self._prefix}{key}")
+        got = int(found[0]) if found is not None else -1
+        if not self._acked[key] <= got <= self._sent[key]:
+            self.wrong.append(f"{self.composite} key {key}: read {got}, written were {self._acked[key]}…")
+        return self._values.counts.hits - before

@@ -1,0 +1,67 @@
+"""`offpath demo hire`: once as a whole, and what its report takes for a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offpath.bindings.wire.inc_admin import RequestLine, Shown, TaskLine
+from offpath.cli.demo.hire import report
+from offpath.cli.demo.hire.clients import Client
+from offpath.cli.demo.hire.story import SERVED, VICTIM, Told, requests
+
+from ..support.command import offpath
+
+LIMIT_S = 300.0
+
+
+@pytest.mark.slow
+def test_a_switch_dies_and_its_tasks_fall_back_while_the_service_goes_on() -> None:
+    done = offpath("demo", "hire", "--quick", "--json", timeout=LIMIT_S)
+    assert done.code == 0, done.err
+    made: dict[str, Any] = done.document
+    assert made["faults"] == []
+    assert len({task["tenant"] for task in made["tasks"]}) == 3
+    assert len({(task["request"], task["composite"]) for task in made["tasks"]}) == 5
+    assert all(task["reason"] and task["flavor"] for task in made["tasks"])
+    before = {task["where"] for task in made["tasks_before"] if task["composite"] == "cache"}
+    assert VICTIM in before
+    cache = [task for task in made["tasks"] if task["composite"] == "cache"]
+    assert {(task["flavor"], task["on"]) for task in cache} == {("server", "server")}
+    assert any("lack sram_kib" in why for why in made["scarce"])
+    for service in made["service"]:
+        assert service["wrong"] == 0
+        assert all(phase["reads"] and phase["writes"] for phase in service["phases"])
+    on_switches = made["service"][0]["phases"][1]
+    assert on_switches["hits"] > on_switches["reads"] / 2
+
+
+def test_the_demo_has_five_composites_of_three_tenants() -> None:
+    wanted = requests()
+    assert sum(len(each.composite) for each in wanted) == 5
+    assert len({each.tenant for each in wanted}) == 3
+    assert [each.name for each in wanted[: len(SERVED)]] == list(SERVED)
+
+
+def shown(where: str) -> Shown:
+    line = RequestLine(
+        name="shop", tenant="web", state="running", age_s=1.0, tasks=1, running=1, chosen={}, is_gang=False
+    )
+    task = TaskLine(
+        identity="a", composite="cache", group="cache.netcache", flavor="netcache", where=where, is_inc=True, slot=0,
+        of=1, service="cache", state="running", address="", reason="only",
+    )  # fmt: skip
+    return Shown(request=line, where="", tasks=[task], reasons={}, waits={}, stores={}, history=[], next=0)
+
+
+def test_the_report_names_what_did_not_happen() -> None:
+    client = Client("config", "locks", "/none")
+    client.mark("switch is lost")
+    client.wrong.append("locks key 1: read 3, written were 5…")
+    client.close()
+    told = Told(before={"shop": shown("leaf0")}, after={"shop": shown(VICTIM)}, scarce=["3 wait"], clients=[client])
+    faults = report.build(told)["faults"]
+    for part in ("read 3", "no answers", "no task ran on", "which is dead", "SRAM"):
+        assert any(part in fault for fault in faults), part
+    assert "FAILED" not in report.render({**report.build(told), "seconds": 1.0})
