@@ -26,7 +26,6 @@ from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.scheduler import Scheduler
 
 GANG_MS: Final = 10_000
@@ -139,7 +138,7 @@ class Hire(Scheduler):
     def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
         if has_edges:
             return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
-        return Reason(Why.NO_ROOM, scarcity(self.resources, group))
+        return self._no_room(group)
 
     # -- taking back -----------------------------------------------------------------------------------------------
     def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:
