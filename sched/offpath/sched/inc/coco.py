@@ -100,8 +100,9 @@ class CoCo(Variants):
 
     # -- the network -----------------------------------------------------------------------------------------------
     def _network(self, now_ms: int) -> _Built:
-        built = _Built(FlowProblem([0] * (self.sink + 1)))
+        built = _Built(FlowProblem())
         problem = built.problem
+        problem.supply.extend([0] * (self.sink + 1))
         for job in self.jobs.values():
             wanted = [_Wanted(job, each, job.waiting(each)) for each in self._candidates(job, now_ms)]
             if built.left_out or len(built.waiting) + len(wanted) > self.limits.groups:
