@@ -6,7 +6,7 @@ starts tasks: in each round at most one task per node and at most one flavor per
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from offpath.sched.inc import cost
@@ -20,7 +20,7 @@ from offpath.sched.inc.decisions import (
     Reason,
     Why,
 )
-from offpath.sched.inc.flow import solve
+from offpath.sched.inc.flow import Flow, FlowProblem, solve
 from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Round
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import TaskGroup
@@ -37,7 +37,8 @@ class Hire(Scheduler):
 
     ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back. ``gang_ms``: a job that holds
     some of its places for that long without getting another gives all of them up, so that two half-placed jobs do not
-    wait for each other forever; None: never, as in the paper's heuristic.
+    wait for each other forever; None: never, as in the paper's heuristic. ``solver``: of the flow problems; a caller
+    that measures it wraps `solve`.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Hire(Scheduler):
         *,
         preempt_ms: int = cost.UPPER_MS,
         gang_ms: int | None = GANG_MS,
+        solver: Callable[[FlowProblem], Flow] = solve,
     ) -> None:
         super().__init__(resources)
+        self.solver = solver
         self.limits, self.preempt_ms, self.gang_ms = limits or Limits(), preempt_ms, gang_ms
         self.network = FlowNetwork(resources, reading, self.limits)
 
@@ -71,7 +74,7 @@ class Hire(Scheduler):
         decisions += self._give_up(jobs, now_ms)
         resting = [job for job in jobs if job.not_before_ms > now_ms]
         built = self.network.round([job for job in jobs if job.not_before_ms <= now_ms], now_ms)
-        flow = solve(built.problem)
+        flow = self.solver(built.problem)
         picked = self.network.picked(built, flow)
         for each in picked:
             if each.of.flavor is not None:

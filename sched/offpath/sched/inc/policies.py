@@ -1,7 +1,7 @@
 """The policies of `sched.inc` by name: HIRE in its readings, and the baselines of its evaluation (§6.1).
 
-A policy is made for a cluster. One of another package is an entry point in the group `GROUP`: a callable like
-`Policy.make`, found by whoever may import it.
+A policy is made for a cluster: a callable from `Resources` to `Scheduler`. Other packages offer theirs as entry points
+in the group `GROUP`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offpath.sched.inc.baselines import Baseline, K8s, Sparrow, Yarn
 from offpath.sched.inc.coco import CoCo
 from offpath.sched.inc.hire import Hire
 from offpath.sched.inc.one_flavor import HireOneFlavor
-from offpath.sched.inc.readings import HIRE_CODE, HIRE_PAPER
+from offpath.sched.inc.readings import HIRE_CODE, HIRE_CORE, HIRE_PAPER
 from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
 from offpath.sched.inc.scheduler import Scheduler
 from offpath.sched.inc.variants import Fallback, Mode
@@ -44,6 +44,7 @@ def _baseline(kind: type[Baseline], mode: Mode) -> Policy:
 POLICIES: Final[dict[str, Policy]] = {
     "hire": Policy("hire", Hire),
     "hire-one-flavor": Policy("hire-one-flavor", HireOneFlavor),
+    "hire-core": Policy("hire-core", partial(Hire, reading=HIRE_CORE)),
     "hire-paper": Policy("hire-paper", partial(Hire, reading=HIRE_PAPER)),
     "hire-code": Policy("hire-code", partial(Hire, reading=HIRE_CODE)),
     CoCo.name: Policy(CoCo.name, CoCo, Mode.TIMEOUT, is_shared=False),
