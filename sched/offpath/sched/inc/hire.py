@@ -6,7 +6,7 @@ starts tasks: in each round at most one task per node and at most one flavor per
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from offpath.sched.inc import cost
@@ -20,12 +20,13 @@ from offpath.sched.inc.decisions import (
     Reason,
     Why,
 )
-from offpath.sched.inc.flow import Flow, FlowProblem, solve
+from offpath.sched.inc.flow import solve
 from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Round
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
 from offpath.sched.inc.resources import Resources
+from offpath.sched.inc.scarcity import scarcity
 from offpath.sched.inc.scheduler import Scheduler
 
 GANG_MS: Final = 10_000
@@ -37,8 +38,7 @@ class Hire(Scheduler):
 
     ``preempt_ms``: a chosen flavor that did not get all its places by then is taken back. ``gang_ms``: a job that holds
     some of its places for that long without getting another gives all of them up, so that two half-placed jobs do not
-    wait for each other forever; None: never, as in the paper's heuristic. ``solver``: of the flow problems; a caller
-    that measures it wraps `solve`.
+    wait for each other forever; None: never, as in the paper's heuristic.
     """
 
     def __init__(
@@ -49,10 +49,8 @@ class Hire(Scheduler):
         *,
         preempt_ms: int = cost.UPPER_MS,
         gang_ms: int | None = GANG_MS,
-        solver: Callable[[FlowProblem], Flow] = solve,
     ) -> None:
         super().__init__(resources)
-        self.solver = solver
         self.limits, self.preempt_ms, self.gang_ms = limits or Limits(), preempt_ms, gang_ms
         self.network = FlowNetwork(resources, reading, self.limits)
 
@@ -74,7 +72,7 @@ class Hire(Scheduler):
         decisions += self._give_up(jobs, now_ms)
         resting = [job for job in jobs if job.not_before_ms > now_ms]
         built = self.network.round([job for job in jobs if job.not_before_ms <= now_ms], now_ms)
-        flow = self.solver(built.problem)
+        flow = solve(built.problem)
         picked = self.network.picked(built, flow)
         for each in picked:
             if each.of.flavor is not None:
@@ -141,7 +139,7 @@ class Hire(Scheduler):
     def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
         if has_edges:
             return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
-        return self._no_room(group)
+        return Reason(Why.NO_ROOM, scarcity(self.resources, group))
 
     # -- taking back -----------------------------------------------------------------------------------------------
     def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:

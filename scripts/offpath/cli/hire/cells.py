@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 from offpath.cli.hire.traces import read
 from offpath.cli.hire.workloads import Load, Stream, cluster, stream
-from offpath.sched.inc import policies
+from offpath.sched.inc import hire, policies
 from offpath.sched.inc.flow import Flow, FlowProblem, solve
-from offpath.sched.inc.hire import Hire
 from offpath.sched.inc.policies import POLICIES, Policy
 from offpath.sched.inc.scheduler import Scheduler
 from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS
@@ -63,17 +63,18 @@ def known(name: str) -> Policy:
 
 def cell(**world: Any) -> dict[str, Any]:
     """One run. ``world``: of `World`. Raises: TraceError, SchedError."""
-    return _row(World(**world), [])
+    return _row(World(**world))
 
 
 def speed(**world: Any) -> dict[str, Any]:
     """As `cell`, and processor time of the solver in ms, by round (figure 7). Only for policies of HIRE."""
     took: list[float] = []
-    row = _row(World(**world), took)
+    with _measured(took):
+        row = _row(World(**world))
     return {**row, "solve_ms": sorted(took)}
 
 
-def _row(world: World, took: list[float]) -> dict[str, Any]:
+def _row(world: World) -> dict[str, Any]:
     trace = read(world.trace)
     topology, servers, switches = cluster(world.degree, trace.server, world.heterogeneous, world.seed)
     jobs = stream(trace, topology, world.seed, world.count, world.mu, Load(world.load))
@@ -83,25 +84,31 @@ def _row(world: World, took: list[float]) -> dict[str, Any]:
         which, topology, servers, switches, fallback_ms=lambda job: round(part * jobs.lasts_ms[job])
     )
     scheduler.is_counting_lacks = False
-    if isinstance(scheduler, Hire):
-        scheduler.solver = _measured(took)
     run = simulated(scheduler, jobs.jobs, jobs.span_ms, thinking(scheduler), sample_from_ms=_from_ms(jobs))
     return {**summary(run, jobs), "servers": topology.hosts, "switches": topology.switches, "trace": trace.kind}
 
 
-def _measured(took: list[float]) -> Any:
+@contextmanager
+def _measured(took: list[float]) -> Iterator[None]:
+    """Processor time of each solution, in ms, while this is open. The core has no clock: the solver that it calls is
+    replaced by one that this module measures."""
+
     def solved(problem: FlowProblem) -> Flow:
         begun = time.process_time()
         flow = solve(problem)
         took.append((time.process_time() - begun) * 1e3)
         return flow
 
-    return solved
+    vars(hire)["solve"] = solved
+    try:
+        yield
+    finally:
+        vars(hire)["solve"] = solve
 
 
 def thinking(scheduler: Scheduler) -> Thinking:
     """How long a round of this policy takes in the simulation."""
-    is_flow = isinstance(scheduler, Hire) or getattr(scheduler, "name", "") == "coco++"
+    is_flow = isinstance(scheduler, hire.Hire) or getattr(scheduler, "name", "") == "coco++"
     return FLOW_THINKING if is_flow else QUEUE_THINKING
 
 
