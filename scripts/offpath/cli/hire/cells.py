@@ -43,7 +43,7 @@ class World:
     heterogeneous: bool = False
     seed: int = 0
     degree: int = 8
-    count: int = 400
+    count: int = 300
     load: float = 1.2
     fallback: float | None = None
 

@@ -34,8 +34,8 @@ SEEDS: Final = 3
 HELD_OUT: Final = (100, 101)
 """Seeds of the tuning; no other part uses them."""
 TIMEOUTS: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
-MUS: Final = (0.05, 0.25, 0.5, 1.0)
-QUICK_MUS: Final = (0.05, 0.5, 1.0)
+MUS: Final = (1.0, 0.5, 0.25, 0.05)
+QUICK_MUS: Final = (1.0, 0.5, 0.05)
 LOADS: Final = (0.6, 0.9, 1.2, 1.5)
 READINGS: Final = ("hire-core", "hire-paper", "hire-code")
 SOME: Final = ("hire", "hire-one-flavor", "hire-core", "hire-paper", "coco++", "k8++/concurrent", "k8++/timeout")
