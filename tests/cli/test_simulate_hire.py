@@ -194,9 +194,7 @@ def test_rows_compare_with_the_paper_and_with_the_printed_reading() -> None:
     assert ahead["met"] == (difference >= 0.23)
     (row,) = beyond(rows, "hire")
     assert row["inc_satisfied_paper"] == by_name["hire-paper"]["inc_satisfied"]
-    assert row["met"] == (
-        row["inc_satisfied"] > row["inc_satisfied_paper"] and row["detours"] < row["detours_paper"]
-    )
+    assert row["met"] == (row["inc_satisfied"] > row["inc_satisfied_paper"] and row["detours"] < row["detours_paper"])
     tuning = tuned(mean_rows(run_rows(finished(("coco++", {"fallback": 0.2}), part="tuning"))))
     assert [(each["name"], each["fallback"]) for each in tuning] == [("coco++", 0.2)]
     assert tuning[0]["chosen"] == (FALLBACK["coco++"] == 0.2)

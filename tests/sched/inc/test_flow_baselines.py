@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -26,10 +28,11 @@ from .book import ROUND_MS, World, drive, end, of_kind, rounds
 from .requests import STORE, web_application
 from .worlds import ALL, cluster
 
+ROOT = Path(__file__).parents[3]
 CHAIN = CompReq("j", (Composite("c", "coordinator", Servers(2, 1_000, 1_024)),))
 
 
-def coco(world_seed: int | None = None, *, limits: Limits = Limits(), fallback_ms: int = 1_200) -> World:
+def coco(world_seed: int | None = None, *, limits: Limits | None = None, fallback_ms: int = 1_200) -> World:
     world = World(0)
     resources = cluster(leaf_spine(3, 2, 2), seed=world_seed, is_shared=False)
     world.use(CoCo(resources, limits, fallback_ms=fallback_ms))
@@ -156,6 +159,7 @@ def test_the_artifacts_nine_and_the_readings_are_there_by_name() -> None:
 
 
 def test_entry_points_make_a_policy_of_a_cluster() -> None:
-    found = {each.name: each.load() for each in entry_points(group=GROUP)}
-    assert set(found) >= {"hire", "hire-one-flavor", "coco++"}
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+    found = {name: EntryPoint(name, value, GROUP).load() for name, value in declared.items()}
+    assert set(found) == {"hire", "hire-one-flavor", "coco++"}
     assert isinstance(found["coco++"](cluster(is_shared=False)), CoCo)

@@ -56,9 +56,9 @@ class CoCo(Variants):
 
     name = "coco++"
 
-    def __init__(self, resources: Resources, limits: Limits = Limits(), *, fallback_ms: Fallback = 60_000) -> None:
+    def __init__(self, resources: Resources, limits: Limits | None = None, *, fallback_ms: Fallback = 60_000) -> None:
         super().__init__(resources, Mode.TIMEOUT, fallback_ms=fallback_ms)
-        self.limits = limits
+        self.limits = limits or Limits()
         self.sink = resources.topology.nodes
         self._fitting: dict[_Kind, set[int]] = {}
         self._dirty: set[int] = set()

@@ -179,9 +179,7 @@ def _job(drawn: Drawn, at_ms: int) -> IncJob:
             composites.append(_with_switches(name, servers, draw))
             lasts[drawn.name, f"{name}.{draw.service}.servers"] = max(1, round(lasts_ms * draw.faster))
         links += [Connection(name, f"g{other}") for other in group.next if other < len(drawn.row.groups)]
-    request = CompReq(
-        drawn.name, tuple(composites), tuple(links), priority=PRIORITY[drawn.row.is_service]
-    )
+    request = CompReq(drawn.name, tuple(composites), tuple(links), priority=PRIORITY[drawn.row.is_service])
     return IncJob(transform(request, STORE), at_ms, lasts)
 
 

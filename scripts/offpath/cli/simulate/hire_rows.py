@@ -53,7 +53,8 @@ def mean_rows(rows: Sequence[Row]) -> list[Row]:
     means = []
     for key, some in found.items():
         mean: Row = {**dict(zip(SETTING, key, strict=False)), "name": key[-2], "fallback": key[-1],
-                     "seeds": len(some), "inc_jobs": sum(row["inc_jobs"] for row in some), "paper": some[0]["paper"]}  # fmt: skip
+                     "seeds": len(some), "inc_jobs": sum(row["inc_jobs"] for row in some),
+                     "paper": some[0]["paper"]}  # fmt: skip
         for name, of in MEANS.items():
             values = [value for value in map(of, some) if value is not None]
             average, deviation = spread(values) if values else (None, None)
@@ -112,8 +113,8 @@ def beyond(rows: Sequence[Row], ours: str) -> list[Row]:
             values = [(mine[name], theirs[name]) for mine, theirs in pairs if None not in (mine[name], theirs[name])]
             row[name] = round(statistics.fmean(mine for mine, _ in values), 4) if values else None
             row[f"{name}_paper"] = round(statistics.fmean(theirs for _, theirs in values), 4) if values else None
-        both = [(mine["detours_by_job"][job], theirs["detours_by_job"][job])
-                for mine, theirs in pairs for job in mine["detours_by_job"] if job in theirs["detours_by_job"]]  # fmt: skip
+        maps = [(mine["detours_by_job"], theirs["detours_by_job"]) for mine, theirs in pairs]
+        both = [(mine[job], theirs[job]) for mine, theirs in maps for job in mine if job in theirs]
         row["common_jobs"] = len(both)
         row["detours_common"] = round(statistics.fmean(mine for mine, _ in both), 4) if both else None
         row["detours_common_paper"] = round(statistics.fmean(theirs for _, theirs in both), 4) if both else None
