@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from offpath.sched.errors import SchedError
-from offpath.sched.inc.decisions import Decision, Placed
+from offpath.sched.inc.decisions import Decision
 from offpath.sched.inc.policies import make, policy
 from offpath.sched.inc.poly import GroupId
 from offpath.sched.inc.request import Composite, CompReq, Servers
@@ -72,7 +72,7 @@ def test_what_never_starts_is_late_by_the_time_until_the_end() -> None:
 def test_switches_are_held_until_the_jobs_last_server_task_ends() -> None:
     """The second job's chain waits for the first one's end: a switch has SRAM for one."""
     jobs = [job("a", 0, CHAIN, 3_000), job("b", 100, CHAIN, 3_000)]
-    run = simulated(on("k8++/timeout", fallback_ms=60_000), jobs, 20_000)  # type: ignore[arg-type]
+    run = simulated(on("k8++/timeout", fallback_ms=60_000), jobs, 20_000)
     first, second = run.jobs
     assert max(first.latencies_ms) < 10
     assert second.is_satisfied
@@ -82,7 +82,7 @@ def test_switches_are_held_until_the_jobs_last_server_task_ends() -> None:
 def test_a_preempted_flavor_is_not_satisfied_and_its_servers_begin_anew() -> None:
     """Two switches for a chain of three: HIRE does not choose it, a baseline does and falls back."""
     for name, preempted in (("hire", 0), ("k8++/timeout", 4)):
-        run = simulated(on(name, 2, fallback_ms=1_000), [job("j", 0, CHAIN, 60_000)], 20_000)  # type: ignore[arg-type]
+        run = simulated(on(name, 2, fallback_ms=1_000), [job("j", 0, CHAIN, 60_000)], 20_000)
         (found,) = run.jobs
         assert (found.is_placed, found.on_switches, found.is_satisfied) == (True, 0, False), name
         assert found.detours is None
@@ -114,7 +114,7 @@ class _Twice(Scheduler):
             group = each.request.groups[0]
             self._start(each, group, 0)
             self._start(each, group, 0)
-        return [each for each in () if isinstance(each, Placed)]
+        return []
 
 
 def test_a_policy_that_overfills_a_node_is_found() -> None:

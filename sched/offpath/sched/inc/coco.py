@@ -104,11 +104,11 @@ class CoCo(Variants):
         problem = built.problem
         problem.supply.extend([0] * (self.sink + 1))
         for job in self.jobs.values():
-            wanted = [_Wanted(job, each, job.waiting(each)) for each in self._candidates(job, now_ms)]
-            if built.left_out or len(built.waiting) + len(wanted) > self.limits.groups:
-                built.left_out += wanted  # and all behind it: nobody overtakes
+            mine = [_Wanted(job, each, job.waiting(each)) for each in self._candidates(job, now_ms)]
+            if built.left_out or len(built.waiting) + len(mine) > self.limits.groups:
+                built.left_out += mine  # and all behind it: nobody overtakes
             else:
-                built.waiting += wanted
+                built.waiting += mine
         hosts = self.resources.topology.hosts
         loads = [sum(cost.utilization(self.resources.used(node), self.resources.capacity(node)))
                  for node in range(hosts)]  # fmt: skip

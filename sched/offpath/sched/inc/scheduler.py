@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -35,6 +36,10 @@ class Scheduler:
 
     def forgotten(self, job: PendingJob) -> None:
         """Called when a job is gone."""
+
+    @abstractmethod
+    def round(self, now_ms: int) -> list[Decision]:
+        """Decide on all that waits."""
 
     # -- events ----------------------------------------------------------------------------------------------------
     def submit(self, request: PolyReq, now_ms: int) -> None:

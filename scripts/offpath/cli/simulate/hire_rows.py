@@ -17,16 +17,13 @@ SETTING: Final = ("part", "trace", "servers", "switches", "offered", "heterogene
 BASELINES: Final = ("k8++", "yarn++", "sparrow++", "coco++")
 BEYOND_FROM: Final = 0.5
 """From this μ on `hire` must beat `hire-paper`."""
-MEANS: Final[dict[str, Callable[[Row], float | None]]] = {
-    "inc_satisfied": lambda row: row["inc_satisfied"],
-    "inc_groups_satisfied": lambda row: row["inc_groups_satisfied"],
-    "detours": lambda row: row["detours"],
-    "placed": lambda row: row["placed"],
-    "below_1_s": lambda row: row["below_1_s"],
-    **{f"load_{name}": lambda row, name=name: row["load"][name]
-       for name in ("cpu_milli", "recirculation", "stages", "sram_kib")},
-    **{f"{name}_s": lambda row, name=name: row["latency_s"][name] for name in ("p50", "p90", "p99")},
-}  # type: ignore[misc]  # fmt: skip
+_LOADS: Final = ("cpu_milli", "recirculation", "stages", "sram_kib")
+MEANS: Final[dict[str, tuple[str, ...]]] = {
+    **{name: (name,) for name in ("inc_satisfied", "inc_groups_satisfied", "detours", "placed", "below_1_s")},
+    **{f"load_{name}": ("load", name) for name in _LOADS},
+    **{f"{name}_s": ("latency_s", name) for name in ("p50", "p90", "p99")},
+}
+"""Of a row of means: where a run's row has the value."""
 
 
 def run_rows(finished: Iterable[Finished]) -> list[Row]:
@@ -55,13 +52,20 @@ def mean_rows(rows: Sequence[Row]) -> list[Row]:
         mean: Row = {**dict(zip(SETTING, key, strict=False)), "name": key[-2], "fallback": key[-1],
                      "seeds": len(some), "inc_jobs": sum(row["inc_jobs"] for row in some),
                      "paper": some[0]["paper"]}  # fmt: skip
-        for name, of in MEANS.items():
-            values = [value for value in map(of, some) if value is not None]
+        for name, path in MEANS.items():
+            values = [value for value in (_at(row, path) for row in some) if value is not None]
             average, deviation = spread(values) if values else (None, None)
             mean[name] = None if average is None else round(average, 4)
             mean[f"{name}_sd"] = None if deviation is None else round(deviation, 4)
         means.append(mean)
     return means
+
+
+def _at(row: Row, path: Sequence[str]) -> float | None:
+    found: Any = row
+    for key in path:
+        found = found[key]
+    return None if found is None else float(found)
 
 
 def speed_rows(finished: Iterable[Finished]) -> list[Row]:
