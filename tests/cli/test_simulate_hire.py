@@ -175,9 +175,9 @@ def test_an_idle_cluster_serves_everybody_and_a_crowded_one_does_not() -> None:
     assert idle["load"]["sram_kib"] < crowded["load"]["sram_kib"]
 
 
-def test_a_shorter_timeout_serves_fewer_on_switches() -> None:
+def test_a_shorter_timeout_lets_jobs_wait_less() -> None:
     short, long = (run_of("coco++", load=3.0, fallback=part, count=40) for part in (0.01, 0.5))
-    assert short["inc_satisfied"] < long["inc_satisfied"]
+    assert short["latency_s"]["p99"] < long["latency_s"]["p99"]
 
 
 def test_rows_compare_with_the_paper_and_with_the_printed_reading() -> None:
