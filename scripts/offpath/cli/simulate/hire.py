@@ -154,8 +154,10 @@ def _both(world: World, seeds: range) -> list[World]:
 
 
 def _figure_8(options: Options) -> list[Piece]:
-    mus = QUICK_MUS if options.quick else MUS
-    worlds = [world for mu in mus for world in _both(replace(options.world, mu=mu), options.seeds)]
+    worlds = []
+    for mu in QUICK_MUS if options.quick else MUS:
+        seeds = options.seeds[:1] if options.quick and mu < 1 else options.seeds
+        worlds += _both(replace(options.world, mu=mu), seeds)
     return _pieces(options, "8", worlds, (*NINE, *READINGS[: 2 if options.quick else None]))
 
 

@@ -45,7 +45,7 @@ def _lines(rows: Rows, letter: str, value: str, label: str) -> Any:
         axis.errorbar([row["mu"] for row in mine], [row[value] for row in mine], [row[f"{value}_sd"] for row in mine],
                       marker="o", capsize=3, label=name)  # fmt: skip
     axis.set(title=f"HIRE figure 8{letter}", xlabel="μ", ylabel=label)
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="upper right")
     return figure
 
 
@@ -63,5 +63,5 @@ def _bars(rows: Rows, letter: str, values: tuple[str, ...]) -> Any:
     axis.set_xticklabels([row["name"] for row in rows], fontsize=7, rotation=30, ha="right")
     if values[0].endswith("_s"):
         axis.set(ylabel="s", yscale="log")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="upper right")
     return figure
