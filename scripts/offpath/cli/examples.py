@@ -153,6 +153,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath simulate conspirator --table 4",
         "offpath simulate mina --figure table1 --seeds 1",
         "offpath simulate netpack --quick --json",
+        "offpath simulate hire --quick --json",
     ),
     ("bench",): ("offpath bench", "offpath bench request-path --quick", "offpath bench hire --quick --json"),
 }

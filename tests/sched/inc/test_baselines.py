@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.inc.baselines import Baseline, K8s, Mode, Sparrow, Yarn
+from offpath.sched.inc.baselines import Baseline, K8s, Sparrow, Yarn
 from offpath.sched.inc.decisions import FlavorChosen, Placed, Preempted, Stopped, Why
 from offpath.sched.inc.request import Composite, CompReq, Servers
 from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
+from offpath.sched.inc.variants import Mode
 from offpath.sched.topology.fattree import fat_tree, leaf_spine
 
 from .book import ROUND_MS, World, drive, end, of_kind, rounds

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from offpath.sched.inc import flavors
-from offpath.sched.inc.baselines import K8s, Mode, Sparrow, Yarn
+from offpath.sched.inc.baselines import K8s, Sparrow, Yarn
 from offpath.sched.inc.errors import Unhostable
 from offpath.sched.inc.exact import Served, most_served
 from offpath.sched.inc.hire import Hire
@@ -21,6 +21,7 @@ from offpath.sched.inc.resources import Resources, ServerSpec
 from offpath.sched.inc.scarcity import check_hostable
 from offpath.sched.inc.scheduler import Scheduler
 from offpath.sched.inc.transform import transform
+from offpath.sched.inc.variants import Mode
 from offpath.sched.topology.fattree import leaf_spine
 
 from ...conftest import SIZE

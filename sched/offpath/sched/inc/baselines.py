@@ -1,45 +1,29 @@
 """Baselines of HIRE §6.1 on the same oracle: K8++, Yarn++ and Sparrow++.
 
-None of them knows flavors: a job with alternatives is two variants, one that uses switches wherever it can and one on
-servers. *Concurrent*: both are candidates until the first task that does not fit both is placed; then the other is
-withdrawn. *Timeout*: the variant on switches, and the one on servers if the first is not served in time. They ignore
-topology and sharing (`Resources(is_shared=False)`); which node fits the oracle says.
+None of them knows flavors: a job with alternatives is two variants (`variants`). They ignore topology and sharing
+(`Resources(is_shared=False)`); which node fits the oracle says.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from random import Random
 from typing import Final
 
 from offpath.sched.inc import cost
-from offpath.sched.inc.decisions import Decision, FlavorChosen, Placed, Postponed, Preempted, Reason, Why
+from offpath.sched.inc.decisions import Decision, Placed, Postponed, Reason, Why
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.scarcity import scarcity
-from offpath.sched.inc.scheduler import Scheduler
 from offpath.sched.inc.units import plus
+from offpath.sched.inc.variants import Fallback, Mode, Variants, is_on_switches
 
 
-class Mode(StrEnum):
-    """How alternatives are submitted."""
-
-    CONCURRENT = "concurrent"
-    TIMEOUT = "timeout"
-
-
-class Baseline(Scheduler):
-    """A policy that decides task by task. ``fallback_ms``: in `Mode.TIMEOUT`, how long switches are tried (the paper:
-    a tenth of the job's duration)."""
+class Baseline(Variants):
+    """A policy that decides task by task."""
 
     name: str
-
-    def __init__(self, resources: Resources, mode: Mode = Mode.CONCURRENT, *, fallback_ms: int = 60_000) -> None:
-        super().__init__(resources)
-        self.mode, self.fallback_ms = mode, fallback_ms
 
     @abstractmethod
     def _pick(self, job: PendingJob, group: TaskGroup, now_ms: int) -> int | None:
@@ -48,10 +32,6 @@ class Baseline(Scheduler):
     def _order(self, jobs: Iterable[PendingJob]) -> list[PendingJob]:
         """In which jobs are served: by their submission."""
         return list(jobs)
-
-    def _gives_up(self, job: PendingJob, now_ms: int) -> bool:
-        """True if the variant on switches has had its time."""
-        return self.mode is Mode.TIMEOUT and job.wait_ms(now_ms) > self.fallback_ms
 
     def round(self, now_ms: int) -> list[Decision]:
         """Decide on all that waits. Several tasks may start on a node."""
@@ -64,8 +44,7 @@ class Baseline(Scheduler):
                 decisions += self._place_group(job, group, now_ms)
         for job in jobs:
             for group in (*job.materialized(), *job.undecided()):
-                reason = Reason(Why.NO_ROOM, scarcity(self.resources, group))
-                decisions.append(Postponed(group.id, job.waiting(group), reason))
+                decisions.append(Postponed(group.id, job.waiting(group), self._no_room(group)))
         return decisions
 
     def _place_group(self, job: PendingJob, group: TaskGroup, now_ms: int) -> Iterator[Decision]:
@@ -80,55 +59,6 @@ class Baseline(Scheduler):
             self._start(job, group, node)
             yield Placed(group.id, node, 1, Reason(Why.RULE, f"{group.id[1]} on {self._name(node)}: by {self.name}"))
 
-    # -- variants --------------------------------------------------------------------------------------------------
-    def _candidates(self, job: PendingJob, now_ms: int) -> list[TaskGroup]:
-        """What may start: what both variants need, then switches, then servers."""
-        variants = [True, False] if self.mode is Mode.CONCURRENT else [not self._gives_up(job, now_ms)]
-        wanted = {each for is_inc in variants for each in self._variant(job, is_inc).items()}
-        open_ = [each for each in job.undecided() if (each.composite, each.implementation) in wanted]
-        return job.materialized() + sorted(open_, key=lambda each: not is_on_switches(job, each))
-
-    def _variant(self, job: PendingJob, is_inc: bool) -> dict[str, str]:
-        """By composite with a choice: the first implementation of that kind, else the first of the other."""
-        found: dict[str, str] = {}
-        undecided = job.undecided()
-        for kind in (is_inc, not is_inc):
-            for group in undecided:
-                if is_on_switches(job, group) == kind:
-                    found.setdefault(group.composite, group.implementation)
-        return found
-
-    def _decide(self, job: PendingJob, is_inc: bool, now_ms: int) -> Iterator[FlavorChosen]:
-        """For the whole job: its other variant is withdrawn."""
-        reason = Reason(Why.RULE, "the first task of this variant was placed")
-        for composite, implementation in self._variant(job, is_inc).items():
-            job.choose(job.request.implementation(composite, implementation)[0], now_ms)
-            yield FlavorChosen(job.request.job, composite, implementation, reason)
-
-    def _to_servers(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:
-        """Take back what was chosen on switches and is not served, if there is an implementation on servers."""
-        reason = Reason(Why.TIMED_OUT, "its tasks on switches had no place in time")
-        for composite, decided in list(job.decided.items()):
-            groups = job.request.implementation(composite, decided.implementation)
-            others = {each.implementation: each for each in job.request.groups if each.composite == composite}
-            has_servers = any(not is_on_switches(job, each) for each in others.values())
-            if is_on_switches(job, groups[0]) and has_servers and any(job.waiting(each) for each in groups):
-                yield from self._stop_all(groups, reason)
-                for each in job.take_back(composite, now_ms):
-                    job.started.pop(each.id, None)
-                    job.ended.pop(each.id, None)
-                yield Preempted(job.request.job, composite, decided.implementation, reason)
-
-    def _nodes(self, group: TaskGroup) -> range:
-        """Of the group's kind."""
-        hosts = self.resources.topology.hosts
-        return range(hosts, self.resources.topology.nodes) if group.is_inc else range(hosts)
-
-
-def is_on_switches(job: PendingJob, group: TaskGroup) -> bool:
-    """True if the group's implementation uses switches; its servers beside them count as such."""
-    return any(each.is_inc for each in job.request.implementation(group.composite, group.implementation))
-
 
 class K8s(Baseline):
     """K8++: looks round-robin at nodes until a tenth of them fit, takes the least and most evenly used of these.
@@ -141,7 +71,7 @@ class K8s(Baseline):
     BACKOFF_MS: Final = 1_000
     MOST_BACKOFF_MS: Final = 10_000
 
-    def __init__(self, resources: Resources, mode: Mode = Mode.CONCURRENT, *, fallback_ms: int = 60_000) -> None:
+    def __init__(self, resources: Resources, mode: Mode = Mode.CONCURRENT, *, fallback_ms: Fallback = 60_000) -> None:
         super().__init__(resources, mode, fallback_ms=fallback_ms)
         self._next = {True: 0, False: 0}
         self._backoff: dict[GroupId, tuple[int, int]] = {}
@@ -229,7 +159,7 @@ class Sparrow(Baseline):
     RECHECK_MS: Final = 200
 
     def __init__(
-        self, resources: Resources, mode: Mode = Mode.CONCURRENT, *, fallback_ms: int = 60_000, seed: int = 1
+        self, resources: Resources, mode: Mode = Mode.CONCURRENT, *, fallback_ms: Fallback = 60_000, seed: int = 1
     ) -> None:
         super().__init__(resources, mode, fallback_ms=fallback_ms)
         self._draw = Random(seed)

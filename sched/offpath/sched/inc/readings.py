@@ -19,7 +19,7 @@ is one field here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -72,6 +72,9 @@ class Reading:
 
 HIRE: Final = Reading("hire")
 """Corrected."""
+HIRE_CORE: Final = replace(HIRE, name="hire-core", distance=Distance.TOR_IS_DEAR)
+"""As `HIRE`, but core switches are the cheapest: from there all servers are below, and switches that have servers stay
+free for services that need such."""
 HIRE_PAPER: Final = Reading(
     "hire-paper",
     is_balance_rewarded=False,
@@ -99,4 +102,4 @@ HIRE_CODE: Final = Reading(
     needs_room=False,
 )
 """As the authors' public simulator."""
-READINGS: Final = {each.name: each for each in (HIRE, HIRE_PAPER, HIRE_CODE)}
+READINGS: Final = {each.name: each for each in (HIRE, HIRE_CORE, HIRE_PAPER, HIRE_CODE)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -11,17 +12,21 @@ from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, PolyReq, TaskGroup
 from offpath.sched.inc.resources import Resources
-from offpath.sched.inc.scarcity import check_hostable
+from offpath.sched.inc.scarcity import check_hostable, scarcity
 from offpath.sched.inc.transform import Earlier
 
 _CANCELLED: Final = Reason(Why.CANCELLED, "the request was cancelled")
 
 
 class Scheduler:
-    """A cluster and its jobs. ``resources`` belongs to it: change it only through the events below."""
+    """A cluster and its jobs. ``resources`` belongs to it: change it only through the events below.
+
+    ``is_counting_lacks``: False leaves out of the reasons how many nodes lack what, which asks every node.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
+        self.is_counting_lacks = True
         self.jobs: dict[str, PendingJob] = {}
         self._numbers = 0
 
@@ -31,6 +36,10 @@ class Scheduler:
 
     def forgotten(self, job: PendingJob) -> None:
         """Called when a job is gone."""
+
+    @abstractmethod
+    def round(self, now_ms: int) -> list[Decision]:
+        """Decide on all that waits."""
 
     # -- events ----------------------------------------------------------------------------------------------------
     def submit(self, request: PolyReq, now_ms: int) -> None:
@@ -90,6 +99,11 @@ class Scheduler:
         self.changed(node, group, 1)
         job.started[group.id] = job.started.get(group.id, 0) + 1
         job.holding_since_ms = None
+
+    def _no_room(self, group: TaskGroup) -> Reason:
+        """Why a group waits that fits nowhere now."""
+        text = scarcity(self.resources, group) if self.is_counting_lacks else "no node has room"
+        return Reason(Why.NO_ROOM, text)
 
     def _stop_all(self, groups: Sequence[TaskGroup], reason: Reason) -> Iterator[Stopped]:
         for group in groups:

@@ -16,14 +16,15 @@ from typing import Any, Final
 from offpath.cli.simulate.sweep import ENGINES
 
 DATA: Final = "../shared/data"
-NAMES: Final = {"conspirator": "conspirator", "mina": "mina", "netpack": "netpack"}
+NAMES: Final = {"conspirator": "conspirator", "hire": "hire", "mina": "mina", "netpack": "netpack"}
 FIGURES: Final = {
     "conspirator": ("2", "8a", "8b", "8c"),
+    "hire": ("7", "8a", "8b", "8c", "8d", "8e", "8f", "8g", "8h", "8i", "8j"),
     "mina": ("2", "3", "4", "5", "11", "12", "13", "14", "table1"),
     "netpack": ("6", "7", "8", "9", "10", "11", "12", "13"),
 }
 """The parts of each paper."""
-TABLES: Final = {"conspirator": ("4",), "mina": (), "netpack": ()}
+TABLES: Final = {"conspirator": ("4",), "hire": (), "mina": (), "netpack": ()}
 """MINA's table I is one of its figures above."""
 
 
@@ -56,7 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", metavar="N", choices=sorted({each for some in TABLES.values() for each in some}), action="append",
         help="only this table of the paper (conspirator: 4)",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (mina and netpack; default: 10)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="number of seeds (mina and netpack; default: 10; hire: 3)"
+    )
+    parser.add_argument(
+        "--policy", metavar="NAME", action="append",
+        help="only this policy (hire only), also one of the entry points `offpath.inc`; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--trace", metavar="FILE", help="jobs or pods instead of those of --data (hire only)")
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="N",
         help="the first of the seeds (netpack only): others than those on which a policy was chosen",
@@ -80,9 +88,10 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     wrong = [each for each in arguments.figure or () if each not in FIGURES[arguments.experiment]]
     mina, netpack = arguments.experiment == "mina", arguments.experiment == "netpack"
+    hire = arguments.experiment == "hire"
     wrong = [f"--figure {each}" for each in wrong]
     wrong += [f"--table {each}" for each in arguments.table or () if each not in TABLES[arguments.experiment]]
-    if arguments.seeds is not None and (arguments.seeds < 1 or not (mina or netpack)):
+    if arguments.seeds is not None and (arguments.seeds < 1 or not (mina or netpack or hire)):
         wrong.append(f"--seeds {arguments.seeds}")
     if arguments.first_seed < 0 or (arguments.first_seed and not netpack):
         wrong.append(f"--first-seed {arguments.first_seed}")
@@ -90,6 +99,9 @@ def main(arguments: argparse.Namespace) -> int:
         wrong.append(f"--draws {arguments.draws}")
     if arguments.engine != "local" and not netpack:
         wrong.append(f"--engine {arguments.engine}")
+    for flag, given in (("--policy", (arguments.policy or [None])[0]), ("--trace", arguments.trace)):
+        if given is not None and not hire:
+            wrong.append(f"{flag} {given}")
     if wrong:
         print(f"offpath simulate: {arguments.experiment} has no {wrong[0]}", file=sys.stderr)
         return 2
