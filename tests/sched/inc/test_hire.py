@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offpath.sched.inc.columns import Columns
 from offpath.sched.inc.decisions import (
     FlavorChosen,
     Placed,
@@ -238,7 +239,7 @@ def keeps_tasks(stop_all: Any) -> Any:
 
 BUGS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
     "a preempted flavor keeps its tasks": (Scheduler, "_stop_all", keeps_tasks),
-    "the room of a node is not asked": (Resources, "fits", lambda _: Resources.could_host),
+    "the room of a node is not read": (Columns, "refresh", lambda _: lambda self, nodes: None),
     "two flavors can be chosen": (PendingJob, "choose", lambda _: lambda self, group, now: None),
 }
 
