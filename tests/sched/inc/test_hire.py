@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.sched.inc import cost_columns
+from offpath.sched.inc.columns import Columns
 from offpath.sched.inc.decisions import (
     FlavorChosen,
     Placed,
@@ -246,6 +247,7 @@ BUGS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a preempted flavor keeps its tasks": (Scheduler, "_stop_all", keeps_tasks),
     "the room of a server is not asked": (cost_columns, "server_fits", fits_everywhere),
     "the room of a switch is not asked": (cost_columns, "switch_fits", fits_everywhere),
+    "the room of a node is not read": (Columns, "refresh", lambda _: lambda self, nodes: None),
     "two flavors can be chosen": (PendingJob, "choose", lambda _: lambda self, group, now: None),
 }
 
