@@ -149,7 +149,7 @@ def test_a_job_manager_killed_at_any_moment_loses_and_doubles_no_task(here: JobM
     until(lambda: all(not inc_client.shown(name, here.runtime_dir).tasks for name in names))
     assert at_switch(folder).tasks == []
     assert at_switch(folder).free == [100, 48, 22 * 1024]
-    assert marks.read_text().split() == list(ran.elements()), "a task started after its request was cancelled"
+    assert Counter(marks.read_text().split()) == once, "a task started after its request was cancelled"
 
 
 def test_the_commands_submit_explain_and_cancel(here: JobManager, tmp_path: Path) -> None:
