@@ -543,7 +543,8 @@ def _config(m: Modules) -> Target:
                 if isinstance(json.loads(spoilt), dict):
                     return spoilt, numbers
 
-    return Target("config", run, (m.config.ConfigError,), check, mutate, frozenset())
+    # It is read at a start or a reload, not for each message; two hundred faulty tables take some 10 ms.
+    return Target("config", run, (m.config.ConfigError,), check, mutate, frozenset(), slow_ns=100_000_000)
 
 
 def _tables(model: Any) -> Iterator[dict[str, Any]]:
