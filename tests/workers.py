@@ -32,7 +32,10 @@ CLUSTERS: Final = (
 """Each has daemons of its own, mostly waits for them, and shares nothing with an offpathd."""
 COMPUTE: Final = (
     "tests/bindings/path/test_planted.py", "tests/bindings/path/test_read_once.py",
-    "tests/bindings/path/test_sanitized.py",
+    "tests/bindings/path/test_sanitized.py", "tests/bindings/path/test_twins.py", "tests/cli/test_errors.py",
+    "tests/cli/test_help.py", "tests/test_architecture_doc.py", "tests/test_design_doc.py",
+    "tests/test_failures_doc.py", "tests/test_hardware_doc.py", "tests/test_security_doc.py", "tests/test_sources.py",
+    "tests/test_states_doc.py",
     "tests/dpu_daemon/switch/statistical/test_aggregators.py", "tests/dpu_daemon/switch/statistical/test_rack.py",
     "tests/dpu_daemon/switch/statistical/test_steady_state.py",
     "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
