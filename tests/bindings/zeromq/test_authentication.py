@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,7 +123,8 @@ def client(kind: str, address: str) -> Iterator[Any]:
             sock.curve_publickey, sock.curve_secretkey = LISTED if kind == "listed" else FOREIGN
         monitor = sock.get_monitor_socket(_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         sock.connect(address)
-        sock.send(OPEN)
+        with suppress(zmq.Again):  # refused before it could send: a send that waits would wait forever
+            sock.send(OPEN, zmq.DONTWAIT)
         yield lambda: int.from_bytes(monitor.recv_multipart()[0][:2], "little") if monitor.poll(0) else 0
         sock.disable_monitor()
         monitor.close(0)
