@@ -140,6 +140,7 @@ def test_the_default_engine_is_slurm_only_where_it_can_be_unpacked(monkeypatch: 
     assert engines.default() == "slurm"
 
 
+@pytest.mark.not_fast("a script of the source tree fetches Slurm")
 def test_slurm_offers_the_demo_s_servers_below_one_leaf_switch(folder: Path) -> None:
     async def inventory(engine: engines.Started) -> set[tuple[str, int, str]]:
         adapter = engine_of(EngineTable(**engine.table))

@@ -14,10 +14,10 @@ from offpath.cli.local.slurm_cluster import SlurmCluster
 
 @contextlib.contextmanager
 def slurm_cluster() -> Iterator[SlurmCluster]:
-    """Below a short path: sockets are in it. SlurmdTimeout is Slurm's default: a slurmd that is started again on a busy
-    machine does not cost the jobs of its node."""
+    """Below a short path: sockets are in it. SlurmdTimeout is 5 s: with Slurm's default of 300 s a job that is launched
+    while its slurmd is killed can stand for as long."""
     folder = Path(tempfile.mkdtemp(prefix="offpath-s-"))
-    cluster = SlurmCluster(folder, slurmd_timeout_s=300)
+    cluster = SlurmCluster(folder)
     try:
         cluster.open()
         yield cluster
