@@ -123,22 +123,27 @@ class IncShell:
     async def _rounds(self) -> None:
         while True:
             async with self._lock:
-                self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
-                try:
-                    commands = await asyncio.to_thread(self.book.round, self.now_ms())
-                    self.round_fault = ""
-                except SchedError as fault:
-                    commands = []
-                    if self.round_fault != str(fault):
-                        logger.warning("round failed: %s", fault, extra={"code": "inc_round_failed"})
-                    self.round_fault = str(fault)
-                await self._carry(commands)
+                now_ms = self.now_ms()
+                await self._carry(await asyncio.to_thread(self.book.take_back, now_ms))
+                await self._carry(await self._round(now_ms))
             self._wake.clear()
             try:
                 async with asyncio.timeout(self.table.round_ms / 1e3):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    async def _round(self, now_ms: int) -> list[Command]:
+        self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
+        try:
+            commands = await asyncio.to_thread(self.book.round, now_ms)
+        except SchedError as fault:
+            if self.round_fault != str(fault):
+                logger.warning("round failed: %s", fault, extra={"code": "inc_round_failed"})
+            self.round_fault = str(fault)
+            return []
+        self.round_fault = ""
+        return commands
 
     async def _repeat(self) -> None:
         """What is not confirmed is asked again; services learn of changes."""

@@ -145,14 +145,19 @@ class Book:
             yield Drop(each.spec.name)
 
     # -- a round ---------------------------------------------------------------------------------------------------
+    def take_back(self, now_ms: int) -> list[Command]:
+        """End the gangs that are too late, and take back places that were given in vain. Carry it out before `round`,
+        which may raise: what ended must be on the disk then."""
+        return [*self._expire(now_ms), *self._apply(self.scheduler.take_back(now_ms))]
+
     def round(self, now_ms: int) -> list[Command]:
-        """Decide on all that waits. Raises: SolverMissing."""
-        commands = self._expire(now_ms)
+        """Decide on all that waits. Raises: SolverMissing: nothing has changed if `take_back` was called first, with
+        the same time."""
         decisions = [] if self.scheduler.is_idle else self.scheduler.round(now_ms)
         if decisions:
             for request in self.requests.values():
                 request.waits.clear()
-        return [*commands, *self._apply(decisions), *self._begin()]
+        return [*self._apply(decisions), *self._begin()]
 
     def _expire(self, now_ms: int) -> list[Command]:
         commands: list[Command] = []
