@@ -14,8 +14,9 @@ import pytest
 
 from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.inc import errors
-from offpath.sched.inc.live.book import MOST_FAILURES, Book, Ports
+from offpath.sched.inc.live.book import MOST_FAILURES, Book
 from offpath.sched.inc.live.live_hire import LiveHire
+from offpath.sched.inc.live.ports import Ports
 from offpath.sched.inc.live.quotas import Quota
 from offpath.sched.inc.live.records import (
     Command,
