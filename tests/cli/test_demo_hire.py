@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire.inc_admin import RequestLine, Shown, TaskLine
-from offpath.cli.demo.hire import report
+from offpath.cli.demo.hire import cluster, command, report
 from offpath.cli.demo.hire.clients import Client
 from offpath.cli.demo.hire.story import SERVED, VICTIM, Told, requests
+from offpath.cli.local import engines
 
 from ..support.command import offpath
 
@@ -35,6 +36,15 @@ def test_a_switch_dies_and_its_tasks_fall_back_while_the_service_goes_on() -> No
         assert all(phase["reads"] and phase["writes"] for phase in service["phases"])
     on_switches = made["service"][0]["phases"][1]
     assert on_switches["hits"] > on_switches["reads"] / 2
+
+
+def test_the_demo_offers_every_engine_that_can_be_started_here() -> None:
+    assert sorted(command.ENGINES) == sorted(engines.ENGINES)
+    with engines.started("local", "/none", cluster.SERVERS) as engine:
+        found = cluster.tables("/none", 20_000, engine)
+    below = {name for switch in found["inc"]["switch"] for name in switch["hosts"]}
+    assert below == {server["name"] for server in found["inc"]["server"]} == set(engine.nodes)
+    assert len(below) == 8
 
 
 def test_the_demo_has_five_composites_of_three_tenants() -> None:
@@ -64,4 +74,4 @@ def test_the_report_names_what_did_not_happen() -> None:
     faults = report.build(told)["faults"]
     for part in ("read 3", "no answers", "no task ran on", "which is dead", "SRAM"):
         assert any(part in fault for fault in faults), part
-    assert "FAILED" not in report.render({**report.build(told), "seconds": 1.0})
+    assert "FAILED" not in report.render({**report.build(told), "engine": "local", "seconds": 1.0})

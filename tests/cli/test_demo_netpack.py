@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import EngineMissing
-from offpath.cli.demo.netpack import command, engines, ratios, report, workload
+from offpath.cli.demo.netpack import command, ratios, report, workload
 from offpath.cli.demo.netpack.training import Training, alone, fingerprint
+from offpath.cli.local import engines
 from offpath.dpu_daemon.manager.config import EngineTable
 from offpath.dpu_daemon.manager.serve import engine_of
 from offpath.host_helper.ina.statistical import fixed_point
@@ -37,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def live(folder: Path) -> workload.Live:
-    with engines.started("local", str(folder)) as engine:
+    with engines.started("local", str(folder), workload.LEAVES) as engine:
         return workload.live(str(folder), engine, JOBS)
 
 
@@ -94,7 +95,7 @@ def test_a_point_of_figure_14_is_measured_by_the_switch_s_counters(folder: Path)
 
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(folder: str) -> NoReturn:
+    def missing(folder: str, leaves: engines.Leaves) -> NoReturn:
         raise EngineMissing(f"nothing to install in {folder}")
 
     monkeypatch.setitem(engines.ENGINES, "ray", missing)
@@ -149,7 +150,7 @@ def test_slurm_offers_the_demo_s_servers_below_one_leaf_switch(folder: Path) -> 
         finally:
             await adapter.close()
 
-    with engines.started("slurm", str(folder)) as engine:
+    with engines.started("slurm", str(folder), workload.LEAVES) as engine:
         found = asyncio.run(inventory(engine))
-        assert found == {(node, engines.GPUS, engine.leaf) for node in engine.nodes}
-        assert len(engine.nodes) == engines.SERVERS
+        assert found == {(node, engines.GPUS, leaf) for leaf, nodes in engine.leaves.items() for node in nodes}
+        assert len(engine.nodes) == workload.SERVERS

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from .mutate import Numbers
-from .targets import Target
+from .target import Target
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 _AGAIN = 3

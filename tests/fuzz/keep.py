@@ -19,11 +19,14 @@ from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.ina import packets
 from offpath.bindings.mig import gpu_model
-from offpath.bindings.wire import cluster, control, fields, ina_admin, negotiating, regions, work_admin
+from offpath.bindings.wire import cluster, control, fields, ina_admin, inc_admin, negotiating, regions, work_admin
+from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_result
+from offpath.dpu_daemon.switch.inc import messages as messages_of
+from offpath.dpu_daemon.switch.inc import packets as key_value
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.patterns import AllReduce, Pattern
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState, Step, Wants, epoch_to_data, state_to_data
@@ -43,6 +46,12 @@ PACKETS = [
     packets.Packet(packets.PacketKind.DATA, 1, 7, 2, 3, 15, 0xFFFFFFFF, bytes(8)),
     packets.Packet(packets.PacketKind.RESULT, (1 << 64) - 1, (1 << 63) - 1, 32, 1 << 31, 6, 1, b"sum!"),
     packets.Packet(packets.PacketKind.FLUSH, 1, 7, 2, hash=5),
+]
+KEY_VALUE = [
+    *(key_value.Packet(kind, 7, b"k" * 16, b"value", 3) for kind in key_value.Kind),
+    *(key_value.Packet(key_value.Kind.REPLY, 7, bytes(16), status=status) for status in key_value.Status),
+    key_value.Packet(key_value.Kind.WRITE, (1 << 64) - 1, b"k" * 16, bytes(128), flags=key_value.Flag.LEASE),
+    key_value.Packet(key_value.Kind.CHAIN, 1, b"k" * 16, b"v", key_value.MOST_VERSION, origin=("127.0.0.1", 9)),
 ]
 INA = [
     ina.Attach(1, 4, "job", 7, 1 << 32, "token"),
@@ -118,6 +127,16 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         yield b"".join(packets.pack(each) for each in PACKETS), 1, 20, 3, 100
         yield from ((b"",), (packets.pack(PACKETS[5])[:-1],), (struct.pack("<I", 31),), (struct.pack("<I", 1 << 20),))
         yield (packets.pack(packets.Packet(packets.PacketKind.READY, 1, 0, 2, hash=1)),)
+    elif name == "inc_packet":
+        yield from ((key_value.pack(each),) for each in KEY_VALUE)
+        yield from ((b"",), (key_value.pack(KEY_VALUE[0])[:-1],), (key_value.pack(KEY_VALUE[0]) + b"x",))
+    elif name == "inc_controlled":
+        token = bytes(range(key_value.TOKEN_BYTES))
+        yield from ((key_value.control(token, 7, body),) for body in (b"", b"{}", bytes(key_value.MOST_BODY)))
+        yield from ((b"",), (key_value.answer(token, 7, b"{}"),))
+    elif name == "inc_address":
+        yield from ((text,) for text in (b"127.0.0.1:21000", b"255.255.255.255:65535", b"1.2.3.4:1", b"", b"1:1"))
+        yield from ((text,) for text in (b"127.0.0.256:1", b"127.0.0.1:+1", b"127.0.0.1 x:1", b"127.0.0.01:1"))
     elif name == "ina_frames":
         yield from ((ina.pack(each),) for each in INA)
         yield b"".join(ina.pack(each) for each in INA), 1, 20, 3, 100
@@ -132,7 +151,18 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     elif name.startswith("control_"):
         yield from ((control.encode(message),) for message in messages(name))
         yield from (
-            (body,) for body in (b"", b"{}", b"[]", b"null", b"[" * 2000, b'{"kind":' * 600, b"\xff", b'"\\ud800"')
+            (body,)
+            for body in (
+                b"",
+                b"{}",
+                b'{"version":99}',
+                b"[]",
+                b"null",
+                b"[" * 2000,
+                b'{"kind":' * 600,
+                b"\xff",
+                b'"\\ud800"',
+            )
         )
     elif name == "ticket":
         yield from ((TICKET.encode(), late) for late in (-1, 0, 1))
@@ -259,6 +289,54 @@ def messages(name: str) -> list[Any]:
             ),
             work_admin.WhatIfRequest(job="whatif", gpus=1, model="vgg16"),
             *(kind(job="job") for kind in (work_admin.ExplainRequest, work_admin.CancelRequest)),
+        ],
+    }  # fmt: skip
+    return every[name] if name in every else inc_messages(name)
+
+
+def inc_messages(name: str) -> list[Any]:
+    """The same for requests for servers and switches."""
+    composite = inc_admin.CompositeBody(
+        name="cache", template="cache", instances=3, among=["netcache", "server"], service="cache",
+        demand={"netcache": {"sram_kib": 8192, "stages": 4}}, servers_percent={"netcache": 50}, environment={"A": "b"},
+    )  # fmt: skip
+    start = messages_of.StartTask(
+        identity="shop.1a.7", service="netcache", demand=[5, 4, 6000], shared=[0, 8, 0], features=["p4-14"],
+        data_plane="cache", token="0f" * 16,
+    )  # fmt: skip
+    entry = messages_of.Entry(key="6b" * 16, version=(1 << 63) - 1, value="00" * 128)
+    short = messages_of.Entry(key="6b" * 16, version=1, value="")  # so many stay below the mutation's longest text
+    every: dict[str, list[Any]] = {
+        "control_tenant_to_manager": [
+            inc_admin.SubmitRequest(name="shop", tenant="web", composite=[composite]),
+            inc_admin.SubmitRequest(
+                name="s" * 63, tenant="web", priority=0, gang=True, deadline_s=1.5,
+                composite=[inc_admin.CompositeBody(name=f"c{n}", argv=["sleep", "1"]) for n in range(64)],
+                connection=[inc_admin.ConnectionBody(source="c0", target="c1", bidirectional=True)],
+                tie=[inc_admin.TieBody(composite="c0", request="other", to="d", same_flavor=True)],
+            ),
+            inc_admin.ListRequest(after=1, limit=2, is_ended=True), inc_admin.ShowRequest(name="shop", after=128),
+            inc_admin.CancelRequest(name="shop"), inc_admin.TemplatesRequest(), work_admin.StatusRequest(),
+        ],
+        "control_manager_to_inc_switch": [
+            start, messages_of.StopTask(identity="shop.1a.7"), messages_of.StatusRequest(),
+        ],
+        "control_inc_switch_to_manager": [
+            messages_of.Started(address="127.0.0.1:21000"), messages_of.Stopped(),
+            Fault(code="switch_full", detail="1 lack sram_kib"),
+            messages_of.Status(
+                life="a1", tasks=["a"] * 9, services=["netcache"], free=[1, 2, 3], counters={"reads": 1}
+            ),
+        ],
+        "control_manager_to_service": [
+            messages_of.Configure(epoch=1, stores=["127.0.0.1:21000", ""]),
+            messages_of.Configure(epoch=(1 << 63) - 1, chain=["127.0.0.1:21000"] * 9, is_open=False),
+            messages_of.Pull(after="6b" * 16), messages_of.Pull(), messages_of.Load(entries=[entry] * 3),
+        ],
+        "control_service_to_manager": [
+            messages_of.Done(epoch=1, keys=2, counters={"reads": 1}), messages_of.Refused(detail="only a chain"),
+            messages_of.Entries(entries=[short] * messages_of.MOST_ENTRIES, is_last=False),
+            messages_of.Entries(entries=[entry], is_last=True),
         ],
     }  # fmt: skip
     return every[name]

@@ -273,6 +273,25 @@ def packet_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes
     return b"".join(len(each).to_bytes(4, "little") + each for each in found)[:40_000], numbers
 
 
+DATAGRAM = ((0, 4), (4, 1), (5, 1), (6, 1), (7, 1), (8, 8), (16, 8), (44, 2), (46, 2))
+"""Offset and size of the numbers in a packet's head: magic, kind, status, flags, 0, request, version, port, length."""
+
+
+def datagram_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """Spoils a datagram of a key-value service in one field, in network order; a new length of the value is true."""
+    kind = noise.randrange(8)
+    if kind < 2 or len(data) < 24:
+        return spoil(noise, data), numbers
+    if kind == 2:
+        value = noise.randbytes(noise.choice((0, 1, 127, 128, 129, 300)))
+        return data[:46] + len(value).to_bytes(2, "big") + value, numbers
+    if kind == 3:
+        return data[:24] + noise.randbytes(noise.choice((0, 1, 32_767, 32_768, 32_769))), numbers
+    at, width = noise.choice(DATAGRAM)
+    changed = edge(noise, width) if width > 1 else noise.choice((0, 1, 2, 3, 4, 5, 6, 7, 255))
+    return data[:at] + changed.to_bytes(width, "big") + data[at + width :], numbers
+
+
 def region_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
     """Spoils a message of the copy engine `cuda`: one of its fields, its kind, or its length."""
     kind = noise.randrange(8)

@@ -1,8 +1,7 @@
 """The parsers of outside bytes: how each is called, what it may raise, and what must hold of what it accepts.
 
 Every input is bytes and a few numbers (a limit, a count of descriptors, sizes of chunks), so that one engine, one
-corpus format and one set of planted bugs serve all. The modules are arguments: a planted bug is a module with one line
-changed.
+corpus format and one set of planted bugs serve all.
 """
 
 from __future__ import annotations
@@ -15,31 +14,29 @@ import socket
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from types import ModuleType, UnionType
+from types import UnionType
 from typing import Any, get_args
 
 import orjson
 
-from offpath.bindings import errors, tickets
+from offpath.bindings import errors
 from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
-from offpath.bindings.ina import packets
-from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, negotiating, regions, work_admin
+from offpath.bindings.wire import frames, header, host, regions
 from offpath.dpu_daemon import config
+from offpath.dpu_daemon.switch.inc.packets import DatagramInvalid
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
-from . import packet_stream
+from . import key_value, packet_stream
 from .mutate import (
     ANSWER,
     LAUNCH,
     REQUEST,
     RESULT,
-    Mutation,
     Numbers,
+    datagram_mutation,
     ina_mutation,
     json_mutation,
     packet_mutation,
@@ -51,6 +48,7 @@ from .mutate import (
     tensor_mutation,
     text_mutation,
 )
+from .target import Modules, Target
 
 TICKET = "T" * 43
 REGION_PACKERS: dict[type, Callable[..., bytes]] = {
@@ -62,48 +60,6 @@ _OTHER = "U" * 43
 _TENSOR_CODES = {"dtype", "dims", "reserved", "tensor_bytes", "tensor_bounds", "tensor_alignment"}
 
 
-@dataclass(frozen=True)
-class Modules:
-    """What is under test."""
-
-    header: ModuleType = header
-    host: ModuleType = host
-    regions: ModuleType = regions
-    frames: ModuleType = frames
-    tickets: ModuleType = tickets
-    control: ModuleType = control
-    negotiating: ModuleType = negotiating
-    cluster: ModuleType = cluster
-    ina_admin: ModuleType = ina_admin
-    work_admin: ModuleType = work_admin
-    fabric: ModuleType = fabric
-    sessions: ModuleType = sessions
-    pieces: ModuleType = pieces
-    ina: ModuleType = ina
-    packets: ModuleType = packets
-    rank_file: ModuleType = rank_file
-    config: ModuleType = config
-
-    def planted(self, **modules: ModuleType) -> Modules:
-        return replace(self, **modules)
-
-
-@dataclass(frozen=True)
-class Target:
-    """One parser. ``run`` is what is timed; ``check`` gets what it returned and raises AssertionError; ``shape`` says
-    in a word what an accepted input was like, which guides the search."""
-
-    name: str
-    run: Callable[[bytes, Numbers], Any]
-    refuses: tuple[type[Exception], ...]
-    check: Callable[[bytes, Numbers, Any], None]
-    mutate: Mutation
-    codes: frozenset[str]
-    shape: Callable[[Any], str] = field(default=lambda got: "")
-    slow_ns: int = 10_000_000
-    """No input may hold the parser up for longer."""
-
-
 @contextlib.contextmanager
 def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     """All of them by name; some hold a socket or a file meanwhile."""
@@ -111,7 +67,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
             _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _region(m), _session(m),
-            _pieces(m), _frames(m), _ina(m), _packets(m), _page(m), *_controls(m),
+            _pieces(m), _frames(m), _ina(m), _packets(m), *_key_value(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -365,6 +321,26 @@ def _packets(m: Modules) -> Target:
     )  # fmt: skip
 
 
+def _key_value(m: Modules) -> list[Target]:
+    """Datagrams of the key-value services of `sched.inc`'s switches, and addresses in their messages."""
+    refuses = (DatagramInvalid,)
+    words = (b"127.0.0.1", b":", b"21000", b"0", b"+1", b" ", b"::1", b"65536", b".", b"255")
+    return [
+        Target(
+            "inc_packet", lambda data, _: m.key_value.unpack(data), refuses, key_value.check_packet, datagram_mutation,
+            key_value.PACKET_CODES, lambda got: f"{got.kind.name} {got.status.name}, {len(got.value) // 64}",
+        ),
+        Target(
+            "inc_controlled", lambda data, _: m.key_value.controlled(data), refuses, key_value.check_controlled,
+            datagram_mutation, key_value.CONTROL_CODES, lambda got: str(len(got[2]) // 8192),
+        ),
+        Target(
+            "inc_address", lambda data, _: m.key_value.address_of(data.decode("latin-1")), refuses,
+            key_value.check_address, text_mutation(words), key_value.ADDRESS_CODES, lambda got: str(len(str(got[1]))),
+        ),
+    ]  # fmt: skip
+
+
 # -- pages ---------------------------------------------------------------------------------------------------------
 def _page(m: Modules) -> Target:
     """A record between a rank and its helper; the number says whose: state, pattern, epoch."""
@@ -429,6 +405,11 @@ _DIRECTIONS = {
     "controller_to_agent": ("cluster", "TO_AGENT", "ToAgent"),
     "operator_to_controller": ("ina_admin", "TO_CONTROLLER_ADMIN", "Request"),
     "user_to_manager": ("work_admin", "TO_MANAGER", "Request"),
+    "tenant_to_manager": ("inc_admin", "TO_MANAGER", "ToManager"),
+    "manager_to_inc_switch": ("inc_messages", "TO_SWITCH", "ToSwitch"),
+    "inc_switch_to_manager": ("inc_messages", "FROM_SWITCH", "FromSwitch"),
+    "manager_to_service": ("inc_messages", "TO_SERVICE", "ToService"),
+    "service_to_manager": ("inc_messages", "FROM_SERVICE", "FromService"),
 }
 
 
@@ -444,6 +425,7 @@ def _control(m: Modules, name: str, module: str, adapter_name: str, union_name: 
         assert type(got) in models
         packed = m.control.encode(got)
         assert m.control.decode(adapter, packed) == got
+        key_value.check_entries(got)
         assert _within(orjson.loads(data), orjson.loads(packed)), "something was guessed at, or dropped"
 
     return Target(

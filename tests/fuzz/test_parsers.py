@@ -17,7 +17,8 @@ from ..bindings.wire.test_protocol_doc import TABLES
 from ..conftest import SIZE
 from ..support.evidence import keep
 from .engine import CORPUS, Case, corpus, judge, search
-from .targets import Target, targets
+from .target import Target
+from .targets import targets
 
 INPUTS = {"quick": 2_000, "ci": 20_000, "full": 1_000_000}[SIZE]
 SEED = 20_261_121
@@ -105,6 +106,13 @@ def longest(name: str) -> Iterator[Callable[[int], Case]]:
         (b'{"kind":"agent_report","term":1,"states":[', b"{},", b"{}]}"),
         (b'{"kind":"new_epoch","epoch":{', b'"%x":[],', b'"a":1}}'),
         (b'{"kind":"job_submit","job":"a","on":[', b'"h",', b'"h"]}'),
+        (b'{"kind":"inc_submit","name":"a","tenant":"t","composite":[', b"{},", b"{}]}"),
+        (b'{"kind":"inc_submit","name":"a","tenant":"t","composite":[{"demand":{', b'"%x":[],', b'"a":1}}]}'),
+        (b'{"kind":"start","identity":"a","features":[', b"{},", b"{}]}"),
+        (b'{"kind":"status","counters":{', b'"%x":[],', b'"a":1}}'),
+        (b'{"kind":"configure","epoch":1,"stores":[', b"{},", b"{}]}"),
+        (b'{"kind":"load","entries":[', b"{},", b"{}]}"),
+        (b'{"kind":"entries","entries":[', b"{},", b"{}]}"),
     ):
         yield lambda n, start=start, unit=unit, end=end: filled(start, unit, end, n)
 

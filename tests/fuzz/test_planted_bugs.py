@@ -12,7 +12,8 @@ import pytest
 
 from ..conftest import SIZE
 from .engine import Finding, corpus, search
-from .targets import Modules, targets
+from .target import Modules
+from .targets import targets
 
 INPUTS = {"quick": 40_000, "ci": 40_000, "full": 200_000}[SIZE]
 SEEDS = {"quick": 1, "ci": 1, "full": 5}[SIZE]
@@ -62,6 +63,19 @@ BUGS = [
     ("ina_packets", "packets", "        del buffer[:at]\n", "        buffer.clear()\n"),
     ("ina_packets", "packets", "if flags & ~_FLAGS.get(kind, 0):", "if flags & ~0xF:"),
     ("ina_packets", "packets", "if psn not in _ANSWERS:", "if psn > 4:"),
+    ("inc_packet", "key_value", "magic != MAGIC or zero or", "magic != MAGIC or"),
+    ("inc_packet", "key_value", " or length > MOST_VALUE", ""),
+    ("inc_packet", "key_value", "length != len(value)", "length > len(value)"),
+    ("inc_packet", "key_value", "if version > MOST_VERSION:", "if version < 0:"),
+    ("inc_packet", "key_value", " or flags > Flag.LEASE | Flag.HIT:", ":"),
+    ("inc_controlled", "key_value", "_CONTROL.size + MOST_BODY or", "_CONTROL.size + 1 + MOST_BODY or"),
+    ("inc_address", "key_value", "not 0 < int(found[2]) < 65_536", "not 0 < int(found[2]) < 65_537"),
+    ("inc_address", "key_value", ".fullmatch(text)", ".match(text)"),
+    ("control_tenant_to_manager", "inc_admin", "model_config = STRICT", "model_config = {**STRICT, 'strict': False}"),
+    ("control_manager_to_inc_switch", "inc_messages", "= STRICT", "= {**STRICT, 'extra': 'ignore'}"),
+    ("control_inc_switch_to_manager", "inc_messages", "= STRICT", "= {**STRICT, 'strict': False}"),
+    ("control_manager_to_service", "inc_messages", "{2}){0,128}$", "{1}){0,256}$"),
+    ("control_service_to_manager", "inc_messages", ", Field(max_length=MOST_ENTRIES)]", ", Field(max_length=99)]"),
     ("rank_file", "rank_file", "if sequence & 1 or not", "if not"),
     ("rank_file", "rank_file", "if zlib.crc32(body) != crc:", "if crc == 0:"),
     ("rank_file", "rank_file", "except SchedError as fault:", "except TypeError as fault:"),

@@ -37,12 +37,12 @@ LEAVES = ["l0", "l1"]
 
 
 def tables(folder: Path) -> dict[str, object]:
-    """Two leaf switches, of which l0 is a process; what l1 runs is only counted."""
+    """Two leaf switches, of which l0 is a process and alone takes R2P2; what l1 runs is only counted."""
     nodes = [{"name": name, "gpus": 1, "switch": LEAVES[at // 2]} for at, name in enumerate(NODES)]
     first_port = Random(str(folder)).randrange(31_000, 32_000)
     switches = [{"name": name, "hosts": NODES[2 * at : 2 * at + 2], "features": ["p4-14"],
                  "control": str(folder / "l0.sock") if name == "l0" else "",
-                 "services": ["r2p2"] if name == "l0" else []}
+                 "services": ["r2p2"] if name == "l0" else ["netcache"]}
                 for at, name in enumerate(LEAVES)]  # fmt: skip
     return {
         "engine": {"kind": "local", "folder": str(folder / "engine"), "poll_ms": 100, "node": nodes},
@@ -187,9 +187,38 @@ def test_a_task_whose_process_dies_is_placed_again(here: JobManager) -> None:
         pids = [int(each) for each in os.listdir("/proc") if each.isdecimal() and _has(each, before.identity)]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        until(lambda: is_running(here, "r") and inc_client.shown("r", here.runtime_dir).tasks[0] != before)
+        until(lambda: [task.identity for task in inc_client.shown("r", here.runtime_dir).tasks] != [before.identity])
+        until(lambda: is_running(here, "r"))
         assert values.get("k") is None, "a store keeps nothing on a disk"
     assert "placed again" in " ".join(inc_client.shown("r", here.runtime_dir).history)
+
+
+def test_tasks_of_a_switch_that_stands_still_go_to_servers_and_what_it_runs_then_is_stopped(
+    here: JobManager, switch: Popen[bytes], folder: Path
+) -> None:
+    demand = {"r2p2": {"stages": 1, "recirculation": 2}}
+    submit(here, request("r", CompositeBody(name="b", template="balance", argv=["sleep", "900"], demand=demand)))
+    until(lambda: is_running(here, "r"))
+    (before,) = inc_client.shown("r", here.runtime_dir).tasks
+    assert (before.where, before.flavor) == ("l0", "r2p2")
+    switch.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: is_on_a_server(here, "r"))
+        assert "inc_switch_away" in here.log
+        assert "is taken back" in " ".join(inc_client.shown("r", here.runtime_dir).history)
+    finally:
+        switch.send_signal(signal.SIGCONT)
+    until(lambda: at_switch(folder).tasks == [])
+    until(lambda: is_running(here, "r"))
+    assert is_on_a_server(here, "r"), "what runs stays"
+    submit(here, request("s", CompositeBody(name="b", template="balance", argv=["sleep", "900"], demand=demand)))
+    until(lambda: is_running(here, "s"))
+    assert [task.where for task in inc_client.shown("s", here.runtime_dir).tasks] == ["l0"], "it takes tasks again"
+
+
+def is_on_a_server(here: JobManager, name: str) -> bool:
+    tasks = [task for task in inc_client.shown(name, here.runtime_dir).tasks if task.state != "stopping"]
+    return bool(tasks) and all(task.flavor == "server" and task.state == "running" for task in tasks)
 
 
 def _has(pid: str, identity: str) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.inc import errors
-from offpath.sched.inc.live.book import MOST_FAILURES, Book, Ports
+from offpath.sched.inc.live.book import MOST_FAILURES, Book
 from offpath.sched.inc.live.live_hire import LiveHire
+from offpath.sched.inc.live.ports import Ports
 from offpath.sched.inc.live.quotas import Quota
 from offpath.sched.inc.live.records import (
     Command,
@@ -100,7 +103,14 @@ class Cluster:
     def round(self, count: int = 1) -> None:
         for _ in range(count):
             self.now_ms += 500
+            self.carry(self.book.take_back(self.now_ms))
             self.carry(self.book.round(self.now_ms))
+
+    def round_without_solver(self) -> None:
+        """As where OR-Tools is not installed. A round that has nothing to decide needs none."""
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(SolverMissing):
+            patch.setitem(sys.modules, "ortools.graph.python", None)
+            self.round()
 
     def restart(self, made: Book) -> None:
         """The process is killed; another one reads the disk, then carries out what is open."""
@@ -149,6 +159,38 @@ def test_a_gang_starts_nothing_until_all_have_places_and_ends_at_its_deadline() 
     here.carry(here.book.submit(spec("gang", composite("c", tasks=3), gang_ms=2_000), here.now_ms))
     here.round(3)
     assert len(here.running) == 3
+
+
+def test_what_ends_in_a_round_is_on_the_disk_where_the_solver_is_missing() -> None:
+    here = Cluster(book())
+    here.carry(here.book.submit(spec("filler", composite("c", tasks=31)), 0))
+    here.round(8)
+    here.carry(here.book.submit(spec("gang", composite("c", tasks=3), gang_ms=2_000), here.now_ms))
+    here.round(3)
+    assert [each.state for each in here.saved["gang"].tasks.values()] == [TaskState.PLACED]
+    here.round_without_solver()
+    here.round_without_solver()
+    assert here.saved["gang"].state is RequestState.EXPIRED
+    judge(here)
+    here.restart(book(itertools.count(100)))
+    assert here.book.get("gang").state is RequestState.EXPIRED
+
+
+def test_a_flavor_that_is_taken_back_is_on_the_disk_where_the_solver_is_missing() -> None:
+    here = Cluster(book())
+    here.carry(here.book.submit(spec("r", composite("c", "cache", 2, among=("netcache", "server"))), 0))
+    here.round(4)
+    gone = sorted({each.node for each in here.book.get("r").tasks.values()})[0]
+    for node in (gone, *({f"l{n}" for n in range(LEAVES)} - {each.node for each in here.book.get("r").tasks.values()})):
+        here.carry(here.book.node_lost(node, here.now_ms))
+    for _ in range(6):
+        here.round_without_solver()
+        judge(here)
+    request = here.saved["r"]
+    assert (request.chosen, request.tasks) == ({}, {})
+    assert any("netcache is taken back" in line for line in request.history)
+    here.round(8)
+    assert here.book.get("r").chosen == {"c": "server"}
 
 
 def test_a_lost_switch_takes_the_tasks_to_servers_when_no_other_has_room() -> None:
@@ -269,7 +311,7 @@ def drive(draw: Random, steps: int = 40) -> Cluster:
     names = [f"r{n}" for n in range(5)]
     nodes = here.book.scheduler.resources.topology.names
     for _ in range(steps):
-        match draw.randrange(9):
+        match draw.randrange(10):
             case 0 | 1:
                 wanted = spec(
                     draw.choice(names),
@@ -301,6 +343,9 @@ def drive(draw: Random, steps: int = 40) -> Cluster:
                 if draw.random() < 0.7:
                     here.book.node_back(node)
             case 8:
+                for _ in range(draw.randrange(1, 8)):
+                    here.round_without_solver()
+            case 9:
                 before = {name: set(each.tasks) for name, each in here.book.requests.items()}
                 here.restart(book(numbers))
                 after = {name: set(each.tasks) for name, each in here.book.requests.items()}
@@ -334,13 +379,19 @@ def test_under_any_events_and_kills_nothing_is_lost_doubled_or_forgotten(seed: i
     assert all(not any(here.book.scheduler.resources.used(node)) for node in range(nodes))
 
 
-@pytest.mark.parametrize("bug", ["save", "give_back", "slot"])
+@pytest.mark.parametrize("bug", ["save", "give_back", "slot", "expire", "take_back"])
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == "save":
         monkeypatch.setattr(Book, "_apply", lambda self, decisions, old=Book._apply: [
             each for each in old(self, decisions) if not isinstance(each, Save)])  # fmt: skip
     elif bug == "give_back":
         monkeypatch.setattr(LiveHire, "give_back", lambda *_: None)
+    elif bug == "expire":
+        monkeypatch.setattr(Book, "take_back", lambda *_: [])
+        monkeypatch.setattr(Book, "round", lambda self, now_ms, old=Book.round: [
+            *self._expire(now_ms), *old(self, now_ms)])  # fmt: skip
+    elif bug == "take_back":
+        monkeypatch.setattr(LiveHire, "take_back", lambda *_: [])
     else:
         monkeypatch.setattr(Request, "note", lambda self, line: [setattr(each, "slot", 0) for each in
                                                                  self.tasks.values()])  # fmt: skip

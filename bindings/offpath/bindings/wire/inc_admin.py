@@ -197,10 +197,8 @@ class Templates(_Message):
 
 Request = SubmitRequest | ListRequest | ShowRequest | CancelRequest | TemplatesRequest
 Reply = RequestLines | Shown | Templates
-TO_MANAGER: Final[TypeAdapter[work_admin.Request | Request]] = TypeAdapter(
-    Annotated[work_admin.Request | Request, Field(discriminator="kind")]
-)
-FROM_MANAGER: Final[TypeAdapter[work_admin.Reply | Reply]] = TypeAdapter(
-    Annotated[work_admin.Reply | Reply, Field(discriminator="kind")]
-)
+ToManager = work_admin.Request | Request
+FromManager = work_admin.Reply | Reply
+TO_MANAGER: Final[TypeAdapter[ToManager]] = TypeAdapter(Annotated[ToManager, Field(discriminator="kind")])
+FROM_MANAGER: Final[TypeAdapter[FromManager]] = TypeAdapter(Annotated[FromManager, Field(discriminator="kind")])
 """All messages of a job manager's admin socket."""

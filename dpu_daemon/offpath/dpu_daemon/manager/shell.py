@@ -143,7 +143,7 @@ class ManagerShell:
             self.inc.listing()
         listed = await self.engine.jobs()
         if self.inc is not None:
-            await self.inc.see(inventory, [job for job in listed if self.inc.owns(job.identity)])
+            self.inc.see(inventory, [job for job in listed if self.inc.owns(job.identity)])
             listed = tuple(job for job in listed if not self.inc.owns(job.identity))
         jobs = [seen_of(job) for job in listed]
         held = [held_of(job) for job in await self.engine.pending()]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 
-from offpath.cli.pin import pin
+from offpath.cli import switch_process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stages", type=int, default=48, help="match-action stages (%(default)s)")
     parser.add_argument("--sram-kib", type=int, default=22 * 1024, help="SRAM (%(default)s)")
     parser.add_argument("--most-services", type=int, default=3, help="different services at a time (%(default)s)")
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="the log's style")
-    parser.add_argument("--cpu", type=int, metavar="N", help="pin the switch to this core")
-    parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
+    switch_process.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    pin(arguments.cpu)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    switch_process.prepare(arguments)
     from offpath.dpu_daemon.switch.inc.serve import run
     from offpath.sched.inc.errors import DemandInvalid
     from offpath.sched.inc.resources import SwitchSpec
     from offpath.sched.inc.units import SWITCH_DIMENSIONS, vector
 
     def ready(path: str) -> None:
-        print(f"offpath INC switch {arguments.name} ready at {path}", file=sys.stderr, flush=True)
+        switch_process.ready(f"INC switch {arguments.name} ready at {path}")
 
     try:
         amounts = (arguments.recirculation, arguments.stages, arguments.sram_kib)
@@ -45,10 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
             frozenset(filter(None, arguments.services.split(","))) or None, max(0, arguments.most_services),
         )  # fmt: skip
     except DemandInvalid as fault:
-        print(f"offpath: {fault}", file=sys.stderr)
-        return 2
+        return switch_process.refused(fault)
     statistics = run(arguments.name, spec, os.path.abspath(arguments.control), ready, host=arguments.host,
                      log=arguments.log)  # fmt: skip
-    if arguments.json:
-        print(json.dumps(statistics))
-    return 0
+    return switch_process.closed(arguments, statistics)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
 
-from offpath.cli.pin import pin
+from offpath.cli import switch_process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,20 +17,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", choices=("rank", "arrival"), default="rank",
                         help="order of summation: rank gives reproducible bits")  # fmt: skip
     parser.add_argument("--events", metavar="FILE", help="append one JSON line per event of an operation")
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="the log's style")
     parser.add_argument("--fault", action="append", default=[], metavar="POINT=ACTION[@N]",
                         help="inject a fault, for a test; see `offpath doctor --fault-points`")  # fmt: skip
-    parser.add_argument("--cpu", type=int, metavar="N", help="pin the switch to this core")
-    parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
+    switch_process.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     if arguments.capacity < 1:
-        print("offpath: --capacity must be 1 or more", file=sys.stderr)
-        return 2
-    pin(arguments.cpu)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        return switch_process.refused("--capacity must be 1 or more")
+    switch_process.prepare(arguments)
     from offpath.bindings import faults
     from offpath.dpu_daemon.switch.serve import run  # after the line above, because it imports numpy
 
@@ -41,13 +34,10 @@ def main(arguments: argparse.Namespace) -> int:
         faults.arm(" ".join(arguments.fault))
 
     def ready(listens: str, control: str) -> None:
-        line = f"offpath switch {arguments.name} ready at {listens} (control {control})"
-        print(line, file=sys.stderr, flush=True)
+        switch_process.ready(f"switch {arguments.name} ready at {listens} (control {control})")
 
     statistics = run(
         arguments.name, arguments.listen, arguments.control, ready, capacity=arguments.capacity,
         by_rank=arguments.order == "rank", events=arguments.events, log=arguments.log,
     )  # fmt: skip
-    if arguments.json:
-        print(json.dumps(statistics))
-    return 0
+    return switch_process.closed(arguments, statistics)

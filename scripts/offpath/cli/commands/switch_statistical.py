@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
 
-from offpath.cli.pin import pin
+from offpath.cli import switch_process
 
 _PACKET_BYTES = 4096
 
@@ -28,20 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stale-ms", type=float, default=2000.0,
                         help="an aggregator untouched so long goes to the next packet (%(default)s)")  # fmt: skip
     parser.add_argument("--events", metavar="FILE", help="append the statistics as a JSON line, four times a second")
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="the log's style")
-    parser.add_argument("--cpu", type=int, metavar="N", help="pin the switch to this core")
-    parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
+    switch_process.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    pin(arguments.cpu)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    switch_process.prepare(arguments)
     from offpath.dpu_daemon.switch.statistical.rack import RackSettings
     from offpath.dpu_daemon.switch.statistical.serve import run  # after the line above, because it imports numpy
 
     def ready(listens: str) -> None:
-        print(f"offpath statistical switch ready at {listens}", file=sys.stderr, flush=True)
+        switch_process.ready(f"statistical switch ready at {listens}")
 
     try:
         settings = RackSettings(
@@ -51,8 +45,5 @@ def main(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         statistics = run(settings, arguments.listen, ready, events=arguments.events, log=arguments.log)
     except (ValueError, OverflowError, OSError) as fault:
-        print(f"offpath: {fault}", file=sys.stderr)
-        return 2
-    if arguments.json:
-        print(json.dumps(statistics))
-    return 0
+        return switch_process.refused(fault)
+    return switch_process.closed(arguments, statistics)

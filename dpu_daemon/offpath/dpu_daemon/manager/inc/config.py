@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from offpath.bindings.wire.fields import Name
-from offpath.sched.inc.live.book import Ports
+from offpath.sched.inc.live.ports import Ports
 from offpath.sched.inc.live.quotas import Quota
 from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
 from offpath.sched.inc.units import MOST_DEMAND, MOST_SERVICES, SWITCH_CAPACITY

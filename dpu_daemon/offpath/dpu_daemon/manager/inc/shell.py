@@ -16,6 +16,7 @@ from offpath.bindings.wire.admin import Fault
 from offpath.dpu_daemon.manager.inc.config import IncTable, SwitchTable
 from offpath.dpu_daemon.manager.inc.identities import Identities
 from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_switch
+from offpath.dpu_daemon.manager.inc.looks import Looks, Seen
 from offpath.dpu_daemon.manager.inc.orders import process_order, switch_order
 from offpath.dpu_daemon.manager.inc.services import Services
 from offpath.dpu_daemon.manager.inc.translation import request_of, row_of
@@ -68,10 +69,11 @@ class IncShell:
         self._secret = store.inc_secret()
         self._links = ServiceLinks(self._secret)
         self._services = Services(self.book, self._links, store, self._epoch)
-        self._busy: set[str] = set()
-        """Tasks of which a switch or the engine is asked something."""
-        self._asked: set[str] = set()
-        """The same, since the engine began to list its jobs."""
+        self._looks = Looks()
+        self._listing = self._looks.begin()
+        self._seen: Seen | None = None
+        """The newest look at the engine that was not carried out yet."""
+        self._has_seen = asyncio.Event()
         self._known: set[str] = set()
         self._calls = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,6 +93,7 @@ class IncShell:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds(), name="inc-rounds")
                 tasks.create_task(self._repeat(), name="inc-repeat")
+                tasks.create_task(self._see_engine(), name="inc-engine")
                 for table in self.table.switch:
                     if table.control:
                         tasks.create_task(self._watch(table), name=f"inc-switch-{table.name}")
@@ -123,22 +126,27 @@ class IncShell:
     async def _rounds(self) -> None:
         while True:
             async with self._lock:
-                self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
-                try:
-                    commands = await asyncio.to_thread(self.book.round, self.now_ms())
-                    self.round_fault = ""
-                except SchedError as fault:
-                    commands = []
-                    if self.round_fault != str(fault):
-                        logger.warning("round failed: %s", fault, extra={"code": "inc_round_failed"})
-                    self.round_fault = str(fault)
-                await self._carry(commands)
+                now_ms = self.now_ms()
+                await self._carry(await asyncio.to_thread(self.book.take_back, now_ms))
+                await self._carry(await self._round(now_ms))
             self._wake.clear()
             try:
                 async with asyncio.timeout(self.table.round_ms / 1e3):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    async def _round(self, now_ms: int) -> list[Command]:
+        self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
+        try:
+            commands = await asyncio.to_thread(self.book.round, now_ms)
+        except SchedError as fault:
+            if self.round_fault != str(fault):
+                logger.warning("round failed: %s", fault, extra={"code": "inc_round_failed"})
+            self.round_fault = str(fault)
+            return []
+        self.round_fault = ""
+        return commands
 
     async def _repeat(self) -> None:
         """What is not confirmed is asked again; services learn of changes."""
@@ -176,10 +184,9 @@ class IncShell:
                 self._ask(each)
 
     def _ask(self, command: StartTask | StopTask) -> None:
-        if command.identity in self._busy:
+        if command.identity in self._looks.busy:
             return  # it is asked again, see `_repeat`
-        self._busy.add(command.identity)
-        self._asked.add(command.identity)
+        self._looks.asking(command.identity)
         self._known.add(command.identity)
         task = asyncio.get_running_loop().create_task(self._carry_out(command))
         self._tasks.add(task)
@@ -201,8 +208,7 @@ class IncShell:
         except PlaceUnusable:
             pass  # `_carry` has ended the job manager
         finally:
-            self._busy.discard(command.identity)
-            self._asked.add(command.identity)
+            self._looks.answered(command.identity)
             if task is not None and task.is_inc:
                 self._known.discard(command.identity)  # the engine has no such job
 
@@ -273,24 +279,39 @@ class IncShell:
 
     def listing(self) -> None:
         """The engine begins to list its jobs."""
-        self._asked = set(self._busy)
+        self._looks.end(self._listing)
+        self._listing = self._looks.begin()
 
-    async def see(self, nodes: Collection[NodeInfo], jobs: Collection[EngineJob]) -> None:
-        """What the engine reports. Raises: PlaceUnusable."""
-        if self._lock.locked():
-            return  # a round is computed: jobs on GPUs do not wait for it; the next look sees the same
-        stale = self._asked | self._busy
-        mine = {job.identity: job for job in jobs if job.identity in self._known}
-        async with self._lock:
-            await self._see_nodes(nodes)
-            for job in mine.values():
-                if job.identity not in stale:
-                    await self._see(job)
-            for name, request in list(self.book.requests.items()):
-                for task in list(request.tasks.values()):
-                    is_there = task.identity in mine or task.identity in stale
-                    if not task.is_inc and task.state is TaskState.RUNNING and not is_there:
-                        await self._over(name, task.identity, "the engine does not know it")
+    def see(self, nodes: Collection[NodeInfo], jobs: Collection[EngineJob]) -> None:
+        """What the engine has reported since `listing`. While a round is computed it waits for its end; jobs on GPUs do
+        not wait for it."""
+        if self._seen is not None:
+            self._looks.end(self._seen.look)
+        self._seen = Seen(self._listing, nodes, {job.identity: job for job in jobs if job.identity in self._known})
+        self._listing = self._looks.begin()
+        self._has_seen.set()
+
+    async def _see_engine(self) -> None:
+        while True:
+            await self._has_seen.wait()
+            async with self._lock:
+                seen, self._seen = self._seen, None
+                self._has_seen.clear()
+                if seen is not None:
+                    await self._see_all(seen)
+                    self._looks.end(seen.look)
+
+    async def _see_all(self, seen: Seen) -> None:
+        stale = seen.look.stale
+        await self._see_nodes(seen.nodes)
+        for job in seen.jobs.values():
+            if job.identity not in stale:
+                await self._see(job)
+        for name, request in list(self.book.requests.items()):
+            for task in list(request.tasks.values()):
+                is_there = task.identity in seen.jobs or task.identity in stale
+                if not task.is_inc and task.state is TaskState.RUNNING and not is_there:
+                    await self._over(name, task.identity, "the engine does not know it")
 
     async def _see(self, job: EngineJob) -> None:
         name = next((name for name, each in self.book.requests.items() if job.identity in each.tasks), None)
@@ -334,22 +355,24 @@ class IncShell:
     async def _watch(self, table: SwitchTable) -> None:
         misses = 0
         while True:
-            began = set(self._busy)
+            look = self._looks.begin()
             try:
                 status = await ask_switch(table.control, messages.StatusRequest(), messages.Status)
                 if isinstance(status, Fault):
                     raise LinkAway(f"switch {table.name}: {status.detail}")
                 misses = 0
                 async with self._lock:
-                    await self._switch_here(table.name, status, began | self._busy)
+                    await self._switch_here(table.name, status, look.stale)
             except LinkAway as fault:
                 misses += 1
                 if misses >= _MISSES:
                     async with self._lock:
                         await self._switch_away(table.name, str(fault))
+            finally:
+                self._looks.end(look)
             await asyncio.sleep(LOOK_S)
 
-    async def _switch_here(self, name: str, status: messages.Status, busy: set[str]) -> None:
+    async def _switch_here(self, name: str, status: messages.Status, stale: set[str]) -> None:
         if self.switch_faults[name]:
             logger.info("switch %s answers", name, extra={"code": "inc_switch_there"})
         self.switch_faults[name] = ""
@@ -359,10 +382,10 @@ class IncShell:
         for request, each in list(self.book.requests.items()):
             for task in [task for task in each.tasks.values() if task.is_inc and task.node == name]:
                 mine.add(task.identity)
-                is_gone = task.identity not in there and task.identity not in busy
+                is_gone = task.identity not in there and task.identity not in stale
                 if is_gone and task.state in (TaskState.RUNNING, TaskState.STOPPING):
                     await self._over(request, task.identity, f"switch {name} does not run it")
-        for identity in there - mine - busy:
+        for identity in there - mine - stale:
             self.counters["orphans"] += 1
             try:
                 await ask_switch(self._switches[name].control, messages.StopTask(identity=identity), messages.Stopped)

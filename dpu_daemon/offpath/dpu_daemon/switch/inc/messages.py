@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field, TypeAdapter
 
 from offpath.bindings.wire.admin import Fault
-from offpath.bindings.wire.fields import STRICT, U32, U64, Name
+from offpath.bindings.wire.fields import STRICT, U32, U64, Name, at_most
 from offpath.bindings.wire.work_admin import Identity, Text
 
 Address = Annotated[str, Field(max_length=64)]
@@ -16,9 +16,12 @@ Amount = Annotated[int, Field(ge=-(1 << 62), lt=1 << 62)]
 Amounts = Annotated[list[Amount], Field(min_length=3, max_length=3)]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-Value = Annotated[str, Field(max_length=256, pattern=r"^[0-9a-f]*$")]
+Value = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){0,128}$")]
 MOST_ENTRIES: Final = 64
 """Of one datagram."""
+MOST_TASKS: Final = 1_024
+"""Of one switch."""
+Counters = Annotated[dict[Name, U64], at_most(64)]
 
 
 class _Message(BaseModel):
@@ -71,10 +74,10 @@ class Status(_Message):
 
     kind: Literal["status"] = "status"
     life: Name
-    tasks: list[str]
-    services: list[str]
-    free: list[U64]
-    counters: dict[str, U64]
+    tasks: Annotated[list[Identity], Field(max_length=MOST_TASKS)]
+    services: Annotated[list[Name], Field(max_length=64)]
+    free: Annotated[list[U64], Field(min_length=3, max_length=3)]
+    counters: Counters
 
 
 ToSwitch = StartTask | StopTask | StatusRequest
@@ -123,14 +126,14 @@ class Done(_Message):
     kind: Literal["done"] = "done"
     epoch: U64
     keys: U32
-    counters: dict[str, U64]
+    counters: Counters
 
 
 class Entries(_Message):
     """``is_last``: there are no more."""
 
     kind: Literal["entries"] = "entries"
-    entries: list[Entry]
+    entries: Annotated[list[Entry], Field(max_length=MOST_ENTRIES)]
     is_last: bool
 
 

@@ -5,6 +5,8 @@ One UDP datagram each, over IPv4. A control datagram carries the task's token an
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import socket
 import struct
 from dataclasses import dataclass
@@ -20,8 +22,11 @@ KEY_BYTES: Final = 16
 MOST_VALUE: Final = 128
 TOKEN_BYTES: Final = 16
 MOST_BODY: Final = 32_768
-_HEAD: Final = struct.Struct("!4sBBBxQQ16s4sHH")
+MOST_VERSION: Final = (1 << 63) - 1
+"""So that the next one can be packed too."""
+_HEAD: Final = struct.Struct("!4sBBBBQQ16s4sHH")
 _CONTROL: Final = struct.Struct("!4s16sI")
+_ADDRESS: Final = re.compile(r"([0-9.]{7,15}):([1-9][0-9]{0,4})")
 Address = tuple[str, int]
 NOWHERE: Final[Address] = ("0.0.0.0", 0)
 
@@ -90,7 +95,7 @@ def pack(packet: Packet) -> bytes:
     """As a datagram."""
     host, port = packet.origin
     head = _HEAD.pack(
-        MAGIC, packet.kind, packet.status, packet.flags, packet.request, packet.version, packet.key,
+        MAGIC, packet.kind, packet.status, packet.flags, 0, packet.request, packet.version, packet.key,
         socket.inet_aton(host), port, len(packet.value),
     )  # fmt: skip
     return head + packet.value
@@ -99,17 +104,19 @@ def pack(packet: Packet) -> bytes:
 def unpack(data: bytes) -> Packet:
     """Raises: DatagramInvalid: it is none."""
     if len(data) < _HEAD.size:
-        raise DatagramInvalid(f"{len(data)} bytes are no packet")
-    magic, kind, status, flags, request, version, key, host, port, length = _HEAD.unpack_from(data)
+        raise DatagramInvalid(f"too short for a packet: {len(data)} bytes")
+    magic, kind, status, flags, zero, request, version, key, host, port, length = _HEAD.unpack_from(data)
     value = data[_HEAD.size :]
-    if magic != MAGIC or length != len(value) or length > MOST_VALUE or flags > Flag.LEASE | Flag.HIT:
+    if magic != MAGIC or zero or length != len(value) or length > MOST_VALUE or flags > Flag.LEASE | Flag.HIT:
         raise DatagramInvalid("no packet of a key-value service")
+    if version > MOST_VERSION:
+        raise DatagramInvalid(f"version out of range: {version}")
     try:
         return Packet(
             Kind(kind), request, key, value, version, Status(status), Flag(flags), (socket.inet_ntoa(host), port)
         )
     except ValueError:
-        raise DatagramInvalid(f"kind {kind}, status {status}") from None
+        raise DatagramInvalid(f"unknown kind or status: {kind}, {status}") from None
 
 
 def control(token: bytes, number: int, body: bytes) -> bytes:
@@ -134,21 +141,19 @@ def key_of(text: str) -> bytes:
     """A key of at most 16 bytes, padded. Raises: DatagramInvalid."""
     data = text.encode()
     if not 0 < len(data) <= KEY_BYTES:
-        raise DatagramInvalid(f"key {text!r:.40}: 1 to {KEY_BYTES} bytes")
+        raise DatagramInvalid(f"a key has 1 to {KEY_BYTES} bytes: {text!r:.40}")
     return data.ljust(KEY_BYTES, b"\0")
 
 
 def address_of(text: str) -> Address:
     """HOST:PORT, of IPv4. Raises: DatagramInvalid."""
-    host, _, port = text.rpartition(":")
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[2]) < 65_536:
+        raise DatagramInvalid(f"no address HOST:PORT: {text!r:.60}")
     try:
-        socket.inet_aton(host)
-        number = int(port)
-    except (OSError, ValueError):
-        raise DatagramInvalid(f"address {text!r:.60}: HOST:PORT is needed") from None
-    if not 0 < number < 65_536:
-        raise DatagramInvalid(f"address {text!r:.60}: no such port")
-    return host, number
+        return str(ipaddress.IPv4Address(found[1])), int(found[2])
+    except ipaddress.AddressValueError:
+        raise DatagramInvalid(f"no IPv4 address: {text!r:.60}") from None
 
 
 def slot_of(key: bytes, slots: int) -> int:

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.wire import control
@@ -23,7 +23,6 @@ from offpath.sched.inc.errors import IncError
 from offpath.sched.inc.resources import SwitchSpec
 
 logger = logging.getLogger(__name__)
-MOST_TASKS: Final = 1_024
 
 
 class IncSwitch:
@@ -53,8 +52,8 @@ class IncSwitch:
     async def _start(self, request: messages.StartTask) -> messages.FromSwitch:
         demand = Demand(request.service, tuple(request.demand), tuple(request.shared), frozenset(request.features))
         try:
-            if len(self.admission.identities) >= MOST_TASKS:
-                raise TaskRefused(f"{MOST_TASKS} tasks run")
+            if len(self.admission.identities) >= messages.MOST_TASKS:
+                raise TaskRefused(f"{messages.MOST_TASKS} tasks run")
             if self.admission.start(request.identity, demand):
                 await self._open(request)
                 self.counters["started"] += 1

@@ -8,7 +8,7 @@ counts as free at once, and a switch that is still full refuses the next task, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from offpath.sched.inc import flavors
@@ -25,6 +25,7 @@ from offpath.sched.inc.errors import (
 )
 from offpath.sched.inc.live import quotas
 from offpath.sched.inc.live.live_hire import LiveHire
+from offpath.sched.inc.live.ports import FreePorts, Ports
 from offpath.sched.inc.live.quotas import Quota
 from offpath.sched.inc.live.records import (
     Command,
@@ -52,15 +53,6 @@ MOST_FINAL: Final = 256
 MOST_FAILURES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where built-in programs listen: ports ``first`` … ``last`` of the ``hosts``, by server."""
-
-    hosts: Mapping[str, str]
-    first: int
-    last: int
-
-
 class Book:
     """``identity``: a new, never used identity for a task of the named request. ``tenants``: None: any tenant, without
     quotas."""
@@ -71,8 +63,7 @@ class Book:
     ) -> None:  # fmt: skip
         self.scheduler, self.store, self.tenants = scheduler, store, tenants
         self.requests: dict[str, Request] = {}
-        self._ports, self._identity = ports, identity
-        self._next_port = ports.first
+        self._ports, self._identity = FreePorts(ports), identity
         self._numbers = 0
         names = scheduler.resources.topology.names
         self._node = {name: node for node, name in enumerate(names)}
@@ -145,14 +136,19 @@ class Book:
             yield Drop(each.spec.name)
 
     # -- a round ---------------------------------------------------------------------------------------------------
+    def take_back(self, now_ms: int) -> list[Command]:
+        """End the gangs that are too late, and take back places that were given in vain. Carry it out before `round`,
+        which may raise: what ended must be on the disk then."""
+        return [*self._expire(now_ms), *self._apply(self.scheduler.take_back(now_ms))]
+
     def round(self, now_ms: int) -> list[Command]:
-        """Decide on all that waits. Raises: SolverMissing."""
-        commands = self._expire(now_ms)
+        """Decide on all that waits. Raises: SolverMissing: nothing has changed if `take_back` was called first, with
+        the same time."""
         decisions = [] if self.scheduler.is_idle else self.scheduler.round(now_ms)
         if decisions:
             for request in self.requests.values():
                 request.waits.clear()
-        return [*commands, *self._apply(decisions), *self._begin()]
+        return [*self._apply(decisions), *self._begin()]
 
     def _expire(self, now_ms: int) -> list[Command]:
         commands: list[Command] = []
@@ -224,15 +220,8 @@ class Book:
             )  # fmt: skip
 
     def _address(self, node: str) -> str:
-        """A free port of the server's host. Used ones are those of all tasks on servers of that host."""
-        host = self._ports.hosts.get(node, "127.0.0.1")
         used = {task.address for request in self.requests.values() for task in request.tasks.values()}
-        for _ in range(self._ports.last - self._ports.first + 1):
-            address = f"{host}:{self._next_port}"
-            self._next_port = self._next_port + 1 if self._next_port < self._ports.last else self._ports.first
-            if address not in used:
-                return address
-        return ""  # its process refuses to start, and says why
+        return self._ports.address(node, used)
 
     def _stopped(self, request: Request, group: str, node: int, tasks: int, reason: str) -> Iterator[Command]:
         name = self._names[node]

@@ -1,4 +1,4 @@
-"""The demo's cluster: emulated switches of different kinds, eight servers, a job manager with the engine `local`."""
+"""The demo's cluster: emulated switches of different kinds, eight servers of an engine, a job manager."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import inc_admin
 from offpath.cli import inc_client
 from offpath.cli.local.child import COMMAND_LINE, start
+from offpath.cli.local.engines import Started
 from offpath.cli.local.job_manager import JobManager
 
 _START_S: Final = 60.0
@@ -24,24 +25,25 @@ _PORTS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SwitchKind:
-    """``hosts``, ``below``: what is below it."""
+    """``hosts``: how many servers are below it. ``below``: switches."""
 
     features: tuple[str, ...]
     sram_kib: int = 22 * 1024
-    hosts: tuple[str, ...] = ()
+    hosts: int = 0
     below: tuple[str, ...] = ()
 
 
 LEAVES: Final = ("leaf0", "leaf1", "leaf2", "leaf3")
 SWITCHES: Final[dict[str, SwitchKind]] = {
-    "leaf0": SwitchKind(("p4-14",), hosts=("n0", "n1")),
-    "leaf1": SwitchKind(("p4-14",), hosts=("n2", "n3")),
-    "leaf2": SwitchKind(("p4-14", "sharp"), hosts=("n4", "n5")),
-    "leaf3": SwitchKind(("openflow",), hosts=("n6", "n7")),
+    "leaf0": SwitchKind(("p4-14",), hosts=2),
+    "leaf1": SwitchKind(("p4-14",), hosts=2),
+    "leaf2": SwitchKind(("p4-14", "sharp"), hosts=2),
+    "leaf3": SwitchKind(("openflow",), hosts=2),
     "spine0": SwitchKind(("p4-14", "sharp"), below=LEAVES),
     "spine1": SwitchKind(("p4-14",), 11 * 1024, below=LEAVES),
 }
-SERVERS: Final = tuple(f"n{number}" for number in range(8))
+SERVERS: Final = {name: kind.hosts for name, kind in SWITCHES.items() if kind.hosts}
+"""How many below each leaf switch: what the engine is started with."""
 TENANTS: Final = ("web", "ml", "ops")
 
 
@@ -91,20 +93,18 @@ class Cluster:
             time.sleep(0.1)
 
 
-def tables(folder: str, first_port: int) -> dict[str, Any]:
+def tables(folder: str, first_port: int, engine: Started) -> dict[str, Any]:
     """The job manager's configuration."""
-    leaf = {host: name for name, kind in SWITCHES.items() for host in kind.hosts}
-    nodes = [{"name": name, "gpus": 0, "switch": leaf[name]} for name in SERVERS]
     switches = [
         {"name": name, "control": f"{folder}/{name}.sock", "features": list(kind.features), "sram_kib": kind.sram_kib,
-         "hosts": list(kind.hosts), "switches": list(kind.below)}
+         "hosts": list(engine.leaves.get(name, ())), "switches": list(kind.below)}
         for name, kind in SWITCHES.items()
     ]  # fmt: skip
     return {
-        "engine": {"kind": "local", "folder": f"{folder}/engine", "poll_ms": 200, "node": nodes},
+        "engine": engine.table,
         "inc": {
             "round_ms": 200, "first_port": first_port, "last_port": first_port + _PORTS - 1,
-            "server": [{"name": name, "cpu_milli": 4_000, "memory_mib": 8_192} for name in SERVERS],
+            "server": [{"name": name, "cpu_milli": 4_000, "memory_mib": 8_192} for name in engine.nodes],
             "switch": switches,
             "tenant": [{"name": name, "cpu_milli": 16_000, "memory_mib": 32_768} for name in TENANTS],
         },
@@ -112,10 +112,10 @@ def tables(folder: str, first_port: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(folder: str) -> Iterator[Cluster]:
-    """While the block runs. Raises: PeerGone: a process did not start."""
+def running(folder: str, engine: Started) -> Iterator[Cluster]:
+    """While the block runs. ``engine``: with the servers of `SERVERS`. Raises: PeerGone: a process did not start."""
     first_port = random.Random(os.getpid()).randrange(20_000, 30_000 - _PORTS)
-    cluster = Cluster(folder, JobManager(os.path.join(folder, "manager"), tables(folder, first_port)))
+    cluster = Cluster(folder, JobManager(os.path.join(folder, "manager"), tables(folder, first_port, engine)))
     try:
         with open(os.path.join(folder, "switches.log"), "ab") as log:
             for name, kind in SWITCHES.items():

@@ -13,6 +13,7 @@ from typing import Final
 
 from offpath.bindings.errors import OffpathError
 
+ENGINES: Final = ("local", "slurm", "ray")
 _STEADY_S: Final = 3.0
 _QUICK_S: Final = 1.0
 
@@ -20,6 +21,8 @@ _QUICK_S: Final = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, and nothing else, to stdout")
+    parser.add_argument("--engine", choices=ENGINES, default="local", help="what starts the tasks on servers "
+                        "(%(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="shorter phases")
 
 
@@ -27,14 +30,19 @@ def main(arguments: argparse.Namespace) -> int:
     """0: all happened, and no read was wrong; 1: not, and stderr has the reason."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from offpath.cli.demo.hire import cluster, report, story
+    from offpath.cli.local import engines
 
     folder = tempfile.mkdtemp(prefix="offpath-hire-")
     began = time.monotonic()
     is_ok = False
     try:
-        with cluster.running(folder) as here:
+        with (
+            engines.started(arguments.engine, folder, cluster.SERVERS) as engine,
+            cluster.running(folder, engine) as here,
+        ):
             told = story.tell(here, _echo, _QUICK_S if arguments.quick else _STEADY_S)
         made = report.build(told)
+        made["engine"] = arguments.engine
         made["seconds"] = round(time.monotonic() - began, 1)
         is_ok = bool(made["ok"])
     except OffpathError as fault:

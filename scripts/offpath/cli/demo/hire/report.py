@@ -88,6 +88,6 @@ def render(made: dict[str, Any]) -> str:
     ]  # fmt: skip
     wrong = sum(each["wrong"] for each in made["service"])
     parts.append("answers:\n" + admin_client.table(phases, _PHASE_HEAD))
-    parts.append(f"fallback after {made['fallback_s']} s; wrong reads: {wrong}")
+    parts.append(f"engine {made['engine']}; fallback after {made['fallback_s']} s; wrong reads: {wrong}")
     parts.append("scarce: " + "; ".join(made["scarce"]))
     return "\n\n".join(parts)

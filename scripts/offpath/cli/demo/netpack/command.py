@@ -57,13 +57,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _run(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    from offpath.cli.demo.netpack import engines, ratios, report, workload
+    from offpath.cli.demo.netpack import ratios, report, workload
+    from offpath.cli.local import engines
 
     began = time.monotonic()
     kind = arguments.engine or engines.default()
     wanted = workload.jobs(is_quick=arguments.quick)
     before = report.cores()
-    with engines.started(kind, folder) as engine:
+    with engines.started(kind, folder, workload.LEAVES) as engine:
         _echo(f"engine {kind}: {len(wanted)} training jobs on {len(engine.nodes)} emulated servers")
         live = workload.live(folder, engine, wanted)
     simulated = workload.simulate(wanted, engines.GPUS, live.start_s)

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.wire import work_admin
-from offpath.cli.demo.netpack.engines import GPUS, SERVERS, Started
 from offpath.cli.demo.netpack.reference import fingerprints
 from offpath.cli.demo.netpack.training import Training
 from offpath.cli.local.child import ONE_THREAD, command
+from offpath.cli.local.engines import GPUS, Started
 from offpath.cli.local.job_manager import ENDED, JobManager
 from offpath.cli.local.statistical_switch import Rate, StatisticalSwitch
 from offpath.sched.ina.statistical.network import pat_gbps, regular
@@ -23,6 +23,9 @@ from offpath.sched.placement.batch_registry import make
 from offpath.sched.placement.gpu_cluster import GpuCluster
 from offpath.sched.sim.batches import BatchJob, BatchSimulation
 
+SERVERS: Final = 5
+LEAVES: Final = {"s0": SERVERS}
+"""All servers are below one leaf switch."""
 AGGREGATORS: Final = 32
 PACKET_BYTES: Final = 4096
 RATE: Final = Rate(link_mbps=20.0, rtt_ms=40.0, mark_packets=40.0)
@@ -119,7 +122,7 @@ def live(folder: str, engine: Started, wanted: tuple[DemoJob, ...]) -> Live:
     with StatisticalSwitch(os.path.join(folder, "switch"), engine.nodes, AGGREGATORS, RATE) as switch:
         network = {
             "link_gbps": RATE.link_mbps / 1e3, "switch_memory_mib": AGGREGATORS * PACKET_BYTES / 2**20,
-            "rtt_us": RTT_S * 1e6, "switches": {engine.leaf: switch.address},
+            "rtt_us": RTT_S * 1e6, "switches": dict.fromkeys(engine.leaves, switch.address),
         }  # fmt: skip
         models = [
             {"name": job.model, "data_bytes": _exact_bytes(job), "compute_ms": job.compute_s * 1e3}

@@ -1,0 +1,162 @@
+"""The shell of requests for servers and switches, in this process, with the engine `local`: looks at the engine in a
+round, and rounds that cannot be decided."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from offpath.bindings.engines.local import LocalEngine
+from offpath.bindings.engines.port import NodeInfo
+from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.wire.inc_admin import CompositeBody, SubmitRequest
+from offpath.dpu_daemon.manager.inc.config import IncTable, ServerTable, SwitchTable
+from offpath.dpu_daemon.manager.inc.looks import Looks
+from offpath.dpu_daemon.manager.inc.shell import IncShell
+from offpath.dpu_daemon.manager.inc.translation import request_of, spec_of
+from offpath.dpu_daemon.manager.store import JobsFile
+from offpath.sched.inc.live.records import Command, RequestState, TaskState
+
+from ...support.processes import BOUND_S
+
+
+class Rig:
+    """A shell, its engine and its file. Nobody looks at the engine but the test."""
+
+    def __init__(self, folder: Path) -> None:
+        table = IncTable(
+            round_ms=10, server=[ServerTable(name="n0", cpu_milli=1_000, memory_mib=1_024)],
+            switch=[SwitchTable(name="s0", hosts=["n0"])],
+        )  # fmt: skip
+        self.engine = LocalEngine(folder / "engine", [NodeInfo("n0")])
+        self.store = JobsFile(str(folder / "jobs.sqlite"))
+        self.shell = IncShell(table, self.engine, self.store, self._fatal)
+        self.looks = 0
+
+    def _fatal(self, fault: PlaceUnusable) -> None:
+        raise fault
+
+    async def submit(self, name: str, script: str, cpu_milli: int = 100, deadline_s: float = 0.0) -> None:
+        body = CompositeBody(name="c", argv=["sh", "-c", script], cpu_milli=cpu_milli)
+        wanted = SubmitRequest(name=name, tenant="t", composite=[body], gang=deadline_s > 0, deadline_s=deadline_s)
+        await self.shell.submit(spec_of(wanted, ""))
+
+    async def look(self) -> None:
+        """As the job manager does."""
+        self.looks += 1
+        self.shell.listing()
+        self.shell.see(await self.engine.inventory(), await self.engine.jobs())
+
+    def state(self, name: str) -> RequestState:
+        return self.shell.book.get(name).state
+
+    def saved(self, name: str) -> str:
+        """The request's state in the file."""
+        return next(str(each.state) for each in map(request_of, self.store.inc_rows()) if each.spec.name == name)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.engine.adopt()
+    running = asyncio.create_task(made.shell.run())
+    yield made
+    for name in list(made.shell.book.requests):
+        await made.shell.cancel(name)
+    async with asyncio.timeout(BOUND_S):
+        while any(each.tasks for each in made.shell.book.requests.values()):
+            await made.look()
+            await asyncio.sleep(0.01)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await made.shell.close()
+    await made.engine.close()
+    made.store.close()
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not claim():
+            await asyncio.sleep(0.002)
+
+
+class SlowRounds:
+    """Rounds that begin, and end when they are let go."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self._go = threading.Event(), threading.Event()
+        self._round = rig.shell.book.round
+        monkeypatch.setattr(rig.shell.book, "round", self._wait)
+
+    def _wait(self, now_ms: int) -> list[Command]:
+        self.began.set()
+        assert self._go.wait(BOUND_S)
+        return self._round(now_ms)
+
+    def let_go(self) -> None:
+        """This one, and all that follow."""
+        self._go.set()
+
+
+async def test_one_look_that_falls_into_a_round_is_enough_to_see_an_end(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.submit("r", f"until [ -e {tmp_path}/go ]; do sleep 0.01; done")
+    async with asyncio.timeout(BOUND_S):
+        while rig.state("r") is not RequestState.RUNNING or not is_started(rig, "r"):
+            await rig.look()
+            await asyncio.sleep(0.01)
+    rounds = SlowRounds(rig, monkeypatch)
+    await until(rounds.began.is_set)
+    (tmp_path / "go").touch()
+    async with asyncio.timeout(BOUND_S):
+        while not all(job.state.is_final for job in await rig.engine.jobs()):
+            await asyncio.sleep(0.01)
+    rig.looks = 0
+    await rig.look()
+    assert rig.state("r") is RequestState.RUNNING, "the round is being computed"
+    rounds.let_go()
+    await until(lambda: rig.state("r") is RequestState.SUCCEEDED)
+    assert rig.looks == 1
+    await until(lambda: rig.saved("r") == "succeeded")
+
+
+def is_started(rig: Rig, name: str) -> bool:
+    return all(each.state is TaskState.RUNNING for each in rig.shell.book.get(name).tasks.values())
+
+
+def test_a_look_decides_nothing_of_a_task_that_was_asked_about_since_it_began() -> None:
+    looks = Looks()
+    looks.asking("before")
+    look = looks.begin()
+    looks.answered("before")
+    looks.asking("during")
+    looks.answered("during")
+    after = looks.begin()
+    looks.asking("later")
+    looks.end(look)
+    looks.asking("ended")
+    assert look.stale == {"before", "during", "later"}
+    assert after.stale == {"later", "ended"}
+    assert looks.busy == {"later", "ended"}
+    looks.end(look)
+
+
+async def test_a_gang_that_is_too_late_has_ended_on_the_disk_where_no_round_can_be_decided(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ortools.graph.python", None)
+    await rig.submit("waits", "exec sleep 900")
+    await rig.submit("late", "exec sleep 900", deadline_s=0.001)
+    await until(lambda: "OR-Tools" in rig.shell.round_fault)
+    await until(lambda: rig.saved("late") == "expired")
+    assert rig.saved("waits") == "waiting"
+    codes = [getattr(each, "code", "") for each in caplog.records]
+    assert codes.count("inc_round_failed") == 1, "once, and not in each round"
