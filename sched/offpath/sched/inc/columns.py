@@ -57,6 +57,7 @@ class Columns:
         """By service and shared demand: the switches where a task states that demand."""
         self._on: list[frozenset[tuple[str, Vector]]] = [frozenset()] * switches
         self._supported: dict[tuple[str, frozenset[str]], Flags] = {}
+        self._level_right: dict[Connectivity, Flags] = {}
 
     # -- changes ---------------------------------------------------------------------------------------------------
     def refresh(self, nodes: Sequence[int]) -> None:
@@ -130,6 +131,8 @@ class Columns:
         return known
 
     def is_level_right(self, connectivity: Connectivity) -> Flags:
-        """Where the switch's level is one that the connectivity allows."""
-        levels = {level: is_level_right(connectivity, level) for level in set(self.level.tolist())}
-        return np.array([levels[each] for each in self.level.tolist()], np.bool_)
+        """Where the switch's level is one that the connectivity allows. It never changes."""
+        if connectivity not in self._level_right:
+            levels = {level: is_level_right(connectivity, level) for level in set(self.level.tolist())}
+            self._level_right[connectivity] = np.array([levels[each] for each in self.level.tolist()], np.bool_)
+        return self._level_right[connectivity]

@@ -102,11 +102,12 @@ class Resources:
 
         A switch runs at most one task of a group: a chain or a cache of three on one switch would tolerate no failure.
         """
-        if node in self._lost or not self.could_host(group, node):
+        if node in self._lost:
             return False
         if not group.is_inc:
-            return fits_in(group.demand, self.free(node))
-        if self._running[node][group.id]:
+            is_server = node < self.topology.hosts
+            return is_server and fits_in(plus(group.demand, self._on_server[node]), self.servers[node].capacity)
+        if not self.could_host(group, node) or self._running[node][group.id]:
             return False
         is_active = group.service in self._on_switch[node - self.topology.hosts].services
         return (is_active or self.slots(node) > 0) and fits_in(self.needed(group, node), self.free(node))
