@@ -51,10 +51,7 @@ class Nearby:
         self._resources, self._locality, self._reading = resources, locality, reading
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
         self._above = layers.above
-        self._equals: dict[int, list[int]] = {}
-        """By the first of equal nodes: all of them."""
-        for node, first in enumerate(layers.first_equal):
-            self._equals.setdefault(first, []).append(node)
+        self._members = layers.members
         self._parts: dict[GroupId, Part] = {}
 
     def moved(self, group: GroupId) -> None:
@@ -92,7 +89,7 @@ class Nearby:
             differs = {
                 node: tasks * (each - ONE)
                 for first, each in self._locality.upsilons(group).items() if each != ONE
-                for node in self._equals[first]
+                for node in self._members[first]
             }  # fmt: skip
             servers = sum([node < self._hosts for node in differs])
         nodes, by = np.array(list(differs), np.int64), np.array(list(differs.values()), np.int32)

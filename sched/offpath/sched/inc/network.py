@@ -20,6 +20,7 @@ from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.classes import key as class_key
 from offpath.sched.inc.classes import lacks
 from offpath.sched.inc.cost import EdgeCost
+from offpath.sched.inc.edges import Asked, Edges
 from offpath.sched.inc.flow import Flow, FlowProblem
 from offpath.sched.inc.layers import Ints, layers_of
 from offpath.sched.inc.locality import Locality
@@ -28,7 +29,7 @@ from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scarcity import described
-from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Asked, Edges, Shortcuts
+from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Shortcuts
 from offpath.sched.inc.trees import trees_of
 
 MOST_GROUPS: Final = 800
@@ -124,9 +125,9 @@ class FlowNetwork:
         """From the state alone; equal to one that saw every change."""
         network = cls(resources, reading, limits)
         for group in (each for job in jobs for each in job.request.groups):
-            for node, tasks in resources.nodes_of(group.id).items():
-                for _ in range(tasks if group.is_inc else 1):
-                    network.changed(node, group, 1)
+            if resources.tasks_of(group.id):
+                for node, tasks in resources.nodes_of(group.id).items():
+                    network._moved(node, group, tasks if group.is_inc else 1)
         return network
 
     # -- changes ---------------------------------------------------------------------------------------------------
@@ -134,8 +135,11 @@ class FlowNetwork:
         """The node's state changed; if by a task of ``group``, ``sign`` is 1 for a start and −1 for a stop."""
         self._dirty.add(node)
         self._unread.add(node)
-        if group is None:
-            return
+        if group is not None:
+            self._moved(node, group, sign)
+
+    def _moved(self, node: int, group: TaskGroup, sign: int) -> None:
+        """The locality of the group, and of those that are connected to it, is another one."""
         if group.is_inc:
             self._locality.propagate(group.id, node, sign)
         else:
@@ -178,7 +182,7 @@ class FlowNetwork:
     def edge_terms(self, edges: Sequence[tuple[Edges, int, bool]]) -> Ints:
         """The terms of edges into the trees (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each is given by the edges
         of its group, its node, and whether it leads to a subtree. Ask before anything changes."""
-        return self._shortcuts.terms([(each.asked, node, is_subtree) for each, node, is_subtree in edges])
+        return self._shortcuts.terms.of([(each.asked, node, is_subtree) for each, node, is_subtree in edges])
 
     def scarcity(self, group: TaskGroup) -> str:
         """Why no node fits a task of the group now (`scarcity.scarcity`)."""

@@ -11,9 +11,9 @@ import numpy as np
 from offpath.sched.inc.cost import ONE, EdgeCost
 from offpath.sched.inc.cost_columns import EDGE_TERMS, SINK_TERMS
 from offpath.sched.inc.decisions import Reason, Why
+from offpath.sched.inc.edges import Edges
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.network import FlowNetwork, GroupNode, Picked, Round
-from offpath.sched.inc.shortcuts import Edges
 
 _NAMES: Final = tuple(sorted({*EDGE_TERMS, *SINK_TERMS, "flavor", "penalty"}))
 _EDGE: Final = [_NAMES.index(each) for each in EDGE_TERMS]

@@ -9,7 +9,7 @@ state before its start exactly, in any order of starts and stops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -54,6 +54,8 @@ class _Service:
 
     @property
     def demand(self) -> Vector:
+        if len(self.shared) == 1:
+            return next(iter(self.shared))
         return tuple(max(each) for each in zip(*self.shared, strict=True))
 
     @property
@@ -148,6 +150,13 @@ class Resources:
         hosts = self.topology.hosts
         return self._on_server[node] if node < hosts else self._on_switch[node - hosts].used
 
+    def used_of(self, nodes: Sequence[int]) -> list[Vector]:
+        """`used` of many nodes of one kind."""
+        if not nodes or nodes[0] < self.topology.hosts:
+            return [self._on_server[node] for node in nodes]
+        hosts, switches = self.topology.hosts, self._on_switch
+        return [switches[node - hosts].used for node in nodes]
+
     def free(self, node: int) -> Vector:
         """Of a node that is not lost; of a lost one nothing."""
         capacity = self.capacity(node)
@@ -164,7 +173,7 @@ class Resources:
         """The services on a switch with the shared demands that are covered there: one more task that states one of
         these needs only its own demand."""
         services = self._on_switch[node - self.topology.hosts].services
-        return frozenset((name, shared) for name, each in services.items() for shared in each.shared)
+        return frozenset([(name, shared) for name, each in services.items() for shared in each.shared])
 
     def covered(self, node: int) -> dict[str, Vector]:
         """What each service on a switch shares there."""
@@ -188,6 +197,11 @@ class Resources:
     def running(self, node: int) -> Counter[GroupId]:
         """Running tasks on a node by group."""
         return Counter(self._running[node])
+
+    @property
+    def lost(self) -> Set[int]:
+        """The nodes from `lose` to `restore`."""
+        return self._lost
 
     def is_lost(self, node: int) -> bool:
         """True from `lose` to `restore`."""

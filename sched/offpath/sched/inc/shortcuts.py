@@ -7,8 +7,7 @@ the locality of its job changed; all that are to be chosen in a round are chosen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 from offpath.sched.inc.bounds import Bounds, Changed
 from offpath.sched.inc.classes import Classes, Table, key
 from offpath.sched.inc.columns import Flags
-from offpath.sched.inc.cost import ONE, EdgeCost
-from offpath.sched.inc.cost_columns import EDGE_TERMS, UNFIT, Costs
+from offpath.sched.inc.cost import ONE
+from offpath.sched.inc.cost_columns import UNFIT, Costs
+from offpath.sched.inc.edges import TERMS, Asked, Edges, EdgeTerms
 from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.nearby import Near, Nearby
@@ -27,53 +27,11 @@ from offpath.sched.inc.resources import Resources
 
 MOST_SHORTCUTS: Final = 50
 """To nodes, and as many to subtrees."""
-_TERMS: Final = len(EDGE_TERMS)
-_DEAREST: Final = UNFIT // _TERMS
+_DEAREST: Final = UNFIT // TERMS
 """No edge that exists costs so much, with M → K."""
 _NOWHERE: Final[frozenset[int]] = frozenset()
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = 1 << 17
 """Costs ranked at a time: so many stay in the processor's cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shortcut:
-    """``node``: of the topology; ``is_subtree``: to N, so to any place below it, else to M."""
-
-    node: int
-    is_subtree: bool
-    cost: EdgeCost
-
-
-class Asked(NamedTuple):
-    """A group whose edges are needed. ``priority``: 0 … 100. ``offset``: of equally cheap places the next one from here
-    on comes first, so that groups do not all want the same."""
-
-    group: TaskGroup
-    priority: int
-    offset: int
-
-
-class Edges(Sequence[Shortcut]):
-    """A group's edges: to nodes first, then to subtrees, each cheapest first. ``nodes`` and ``totals``: arrays, shape
-    [edges]; the first ``places`` lead to M. The terms of an edge are worked out when it is read, from the state that
-    is there then: read it before anything changes."""
-
-    __slots__ = ("_of", "asked", "nodes", "places", "totals")
-
-    def __init__(self, of: Shortcuts, asked: Asked, nodes: Ints, places: int, totals: Ints) -> None:
-        self._of, self.asked, self.nodes, self.places, self.totals = of, asked, nodes, places, totals
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        node, is_subtree = int(self.nodes[at]), at % len(self) >= self.places
-        return Shortcut(node, is_subtree, self._of.cost(self.asked, node, is_subtree))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Edges) and list(self) == list(other)
 
 
 class _Due(NamedTuple):
@@ -102,11 +60,12 @@ class Shortcuts:
         self._nearby = Nearby(resources, locality, layers, reading)
         self._sinks, self._reading, self._most = sinks, reading, most
         self._classes = Classes(bounds, reading)
+        self.terms = EdgeTerms(self._classes, self._nearby)
         self._moved: dict[GroupId, int] = {}
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
-        self._turned = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
+        self._windows: dict[int, NDArray[np.int32]] = {}
         self.computed = 0
         """Groups whose edges were computed, not taken from the round before."""
 
@@ -199,7 +158,7 @@ class Shortcuts:
         ends = np.cumsum(is_edge.sum(1)).tolist()
         begin = 0
         for each, end, count in zip(due, ends, is_place.sum(1).tolist(), strict=True):
-            edges = Edges(self, each.asked, nodes[begin:end], count, totals[begin:end])
+            edges = Edges(self.terms, each.asked, nodes[begin:end], count, totals[begin:end])
             self._chosen[each.asked.group.id] = each.state, edges
             begin = end
 
@@ -214,11 +173,11 @@ class Shortcuts:
         width = costs.shape[1]
         constant = 0 if asked[0].group.is_inc else self._reading.server_interference
         costs += np.array([ONE + constant + each.priority for each in asked], np.int16)[:, None]
-        costs //= _TERMS
+        costs //= TERMS
         if sinks is not None:
             costs += sinks
         starts = np.array([each.offset % self._nodes for each in asked], np.int64)
-        turned = np.lib.stride_tricks.sliding_window_view(self._turned, width)[first - starts + self._nodes]
+        turned = self._turned(width)[first - starts + self._nodes]
         keys = costs.astype(np.int32)
         keys *= self._nodes
         keys += turned
@@ -235,6 +194,13 @@ class Shortcuts:
             totals -= sinks[np.minimum(np.maximum(found - first, 0), width - 1)]
         return found, totals, is_there
 
+    def _turned(self, width: int) -> NDArray[np.int32]:
+        """Row ``n``: the nodes' numbers from ``n`` on, after the last one from 0 on again."""
+        if width not in self._windows:
+            numbers = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
+            self._windows[width] = np.lib.stride_tricks.sliding_window_view(numbers, width)
+        return self._windows[width]
+
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
@@ -242,30 +208,3 @@ class Shortcuts:
             return _NOWHERE, _NOWHERE
         own = frozenset(self._resources.nodes_of(group.id))
         return own, frozenset().union(*[self._layers.over(each) for each in own])
-
-    # -- terms -----------------------------------------------------------------------------------------------------
-    def terms(self, edges: Sequence[tuple[Asked, int, bool]]) -> Ints:
-        """The terms of edges (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each: who asks, the node, and whether it
-        leads to what is below it."""
-        found = np.zeros((len(edges), _TERMS), np.int64)
-        kinds: dict[tuple[bool, bool], list[int]] = {}
-        for at, (asked, _, is_subtree) in enumerate(edges):
-            kinds.setdefault((asked.group.is_inc, is_subtree), []).append(at)
-        for (_, is_subtree), rows in kinds.items():
-            groups, nodes = [edges[at][0].group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
-            average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
-            found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
-        near: dict[GroupId, Near | None] = {}
-        locs = []
-        for asked, node, _ in edges:
-            name = asked.group.id
-            if name not in near:
-                near[name] = self._nearby.of(self._nearby.related(asked.group))
-            locs.append(self._nearby.loc(near[name], node))
-        found[:, 2], found[:, 4] = locs, [asked.priority for asked, _, _ in edges]
-        return found
-
-    def cost(self, asked: Asked, node: int, is_subtree: bool) -> EdgeCost:
-        """One edge with its terms."""
-        terms = self.terms([(asked, node, is_subtree)])[0].tolist()
-        return EdgeCost(tuple(zip(EDGE_TERMS, terms, strict=True)))
