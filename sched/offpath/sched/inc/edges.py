@@ -16,7 +16,7 @@ from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.cost_columns import EDGE_TERMS
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.nearby import Near, Nearby
-from offpath.sched.inc.poly import GroupId, TaskGroup
+from offpath.sched.inc.poly import TaskGroup
 
 TERMS: Final = len(EDGE_TERMS)
 
@@ -40,14 +40,18 @@ class Asked(NamedTuple):
 
 
 class Edges(Sequence[Shortcut]):
-    """A group's edges: to nodes first, then to subtrees, each cheapest first. ``nodes`` and ``totals``: arrays, shape
-    [edges]; the first ``places`` lead to M. The terms of an edge are worked out when it is read, from the state that
-    is there then: read it before anything changes."""
+    """A group's edges: to nodes first, then to subtrees, each cheapest first. ``near``: what runs near the group.
+    ``nodes`` and ``totals``: arrays, shape [edges]; the first ``places`` lead to M. ``least``: what the cheapest one
+    costs, if there is one. The terms of an edge are worked out when it is read, from the state that is there then: read
+    it before anything changes."""
 
-    __slots__ = ("_of", "asked", "nodes", "places", "totals")
+    __slots__ = ("_of", "asked", "least", "near", "nodes", "places", "totals")
 
-    def __init__(self, of: EdgeTerms, asked: Asked, nodes: Ints, places: int, totals: Ints) -> None:
-        self._of, self.asked, self.nodes, self.places, self.totals = of, asked, nodes, places, totals
+    def __init__(
+        self, of: EdgeTerms, asked: Asked, near: Near | None, nodes: Ints, places: int, totals: Ints, least: int
+    ) -> None:
+        self._of, self.asked, self.near = of, asked, near
+        self.nodes, self.places, self.totals, self.least = nodes, places, totals, least
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -56,7 +60,7 @@ class Edges(Sequence[Shortcut]):
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
         node, is_subtree = int(self.nodes[at]), at % len(self) >= self.places
-        return Shortcut(node, is_subtree, self._of.cost(self.asked, node, is_subtree))
+        return Shortcut(node, is_subtree, self._of.cost(self, node, is_subtree))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Edges) and list(self) == list(other)
@@ -68,28 +72,22 @@ class EdgeTerms:
     def __init__(self, classes: Classes, nearby: Nearby) -> None:
         self._classes, self._nearby = classes, nearby
 
-    def of(self, edges: Sequence[tuple[Asked, int, bool]]) -> Ints:
-        """The terms of edges (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each: who asks, the node, and whether it
-        leads to what is below it."""
+    def of(self, edges: Sequence[tuple[Edges, int, bool]]) -> Ints:
+        """The terms of edges (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each: of which group, its node, and whether
+        it leads to what is below it."""
         found = np.zeros((len(edges), TERMS), np.int64)
         kinds: dict[tuple[bool, bool], list[int]] = {}
-        for at, (asked, _, is_subtree) in enumerate(edges):
-            kinds.setdefault((asked.group.is_inc, is_subtree), []).append(at)
+        for at, (of, _, is_subtree) in enumerate(edges):
+            kinds.setdefault((of.asked.group.is_inc, is_subtree), []).append(at)
         for (_, is_subtree), rows in kinds.items():
-            groups, nodes = [edges[at][0].group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
+            groups, nodes = [edges[at][0].asked.group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
             average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
             found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
-        near: dict[GroupId, Near | None] = {}
-        locs = []
-        for asked, node, _ in edges:
-            name = asked.group.id
-            if name not in near:
-                near[name] = self._nearby.of(self._nearby.related(asked.group))
-            locs.append(self._nearby.loc(near[name], node))
-        found[:, 2], found[:, 4] = locs, [asked.priority for asked, _, _ in edges]
+        found[:, 2] = [self._nearby.loc(of.near, node) for of, node, _ in edges]
+        found[:, 4] = [of.asked.priority for of, _, _ in edges]
         return found
 
-    def cost(self, asked: Asked, node: int, is_subtree: bool) -> EdgeCost:
+    def cost(self, of: Edges, node: int, is_subtree: bool) -> EdgeCost:
         """One edge with its terms."""
-        terms = self.of([(asked, node, is_subtree)])[0].tolist()
+        terms = self.of([(of, node, is_subtree)])[0].tolist()
         return EdgeCost(tuple(zip(EDGE_TERMS, terms, strict=True)))

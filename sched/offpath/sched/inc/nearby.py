@@ -64,19 +64,14 @@ class Nearby:
 
     def of(self, related: Sequence[GroupId]) -> Near | None:
         """Of these groups, of which the first is the one that asks, those that run. None: none does."""
-        own, *others = [self._part(each) for each in related]
-        some = [each for each in others if each is not None]
-        return Near(own, some) if own is not None or some else None
+        running = [each for each in related if self._resources.is_running(each)]
+        if not running:
+            return None
+        parts = [self._parts.get(each) or self._computed(each) for each in running]
+        return Near(parts[0], parts[1:]) if running[0] is related[0] else Near(None, parts)
 
-    def _part(self, group: GroupId) -> Part | None:
-        if group not in self._parts:
-            tasks = self._resources.tasks_of(group)
-            if not tasks:
-                return None
-            self._parts[group] = self._computed(group, tasks)
-        return self._parts[group]
-
-    def _computed(self, group: GroupId, tasks: int) -> Part:
+    def _computed(self, group: GroupId) -> Part:
+        tasks = self._resources.tasks_of(group)
         gains = self._locality.gains(group)
         greatest = max(gains.values(), default=0)
         if greatest:
@@ -93,7 +88,8 @@ class Nearby:
             }  # fmt: skip
             servers = sum([node < self._hosts for node in differs])
         nodes, by = np.array(list(differs), np.int64), np.array(list(differs.values()), np.int32)
-        return Part(tasks, tasks * usual, differs, nodes, by, servers)
+        found = self._parts[group] = Part(tasks, tasks * usual, differs, nodes, by, servers)
+        return found
 
     def loc(self, near: Near | None, node: int) -> int:
         """Φ_loc of one place. A switch's N^s and N^n are the same place, so servers count for switches and the reverse

@@ -8,7 +8,6 @@ trees that no task can reach are left out (`trees`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -119,6 +118,8 @@ class FlowNetwork:
         self._unread: set[int] = set()
         """Of these, what the columns do not show yet."""
         self._scarce: dict[object, str] = {}
+        self._delays: dict[tuple[int, int, int, int], int] = {}
+        """G → P of this round, by what it depends on."""
 
     @classmethod
     def rebuilt(cls, resources: Resources, reading: Reading, limits: Limits, jobs: Sequence[PendingJob]) -> FlowNetwork:
@@ -179,10 +180,14 @@ class FlowNetwork:
         """What M → K costs as of the last round."""
         return self._sinks[nodes].astype(np.int64)
 
+    def sink_total(self, node: int) -> int:
+        """The same of one node."""
+        return int(self._sinks[node])
+
     def edge_terms(self, edges: Sequence[tuple[Edges, int, bool]]) -> Ints:
         """The terms of edges into the trees (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each is given by the edges
         of its group, its node, and whether it leads to a subtree. Ask before anything changes."""
-        return self._shortcuts.terms.of([(each.asked, node, is_subtree) for each, node, is_subtree in edges])
+        return self._shortcuts.terms.of(edges)
 
     def scarcity(self, group: TaskGroup) -> str:
         """Why no node fits a task of the group now (`scarcity.scarcity`)."""
@@ -233,6 +238,7 @@ class FlowNetwork:
         problem = FlowProblem.of_nodes(self._selector + 1)
         built = Round(problem, left_out=prepared.left_out)
         longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
+        self._delays.clear()
         for job, wanted, undecided in prepared.jobs:
             self._add_job(built, job, wanted, undecided, now_ms, longest)
         self._add_edges(built)
@@ -268,7 +274,11 @@ class FlowNetwork:
         problem.add(postponing, self.sink, tasks, 0)
 
     def _postpone(self, job: PendingJob, group: TaskGroup, wait: int, longest: int) -> int:
-        return cost.postpone(wait, longest, group.tasks - job.waiting(group), group.tasks, self.reading).total
+        key = wait, longest, job.started.get(group.id, 0), group.tasks
+        known = self._delays.get(key)
+        if known is None:
+            known = self._delays[key] = cost.postpone(*key, self.reading).total
+        return known
 
     def _add_edges(self, built: Round) -> None:
         """All groups' edges, of the trees what can be reached from there, and M → K of the places that can be."""
@@ -317,7 +327,7 @@ class FlowNetwork:
             )
             if all(edges) and has_room:
                 estimates[flavor] = sum(
-                    int(each.totals.min()) * job.waiting(group) for each, group in zip(edges, groups, strict=True)
+                    each.least * job.waiting(group) for each, group in zip(edges, groups, strict=True)
                 )
         least, most = min(estimates.values(), default=0), max(estimates.values(), default=0)
         found = []
@@ -331,23 +341,24 @@ class FlowNetwork:
     def picked(self, built: Round, flow: Flow) -> list[Picked]:
         """Which task goes where, sorted by node. Flow into a subtree reaches places that all fit the groups that sent
         it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
+        used = np.array(flow.used, np.int64)
+        problem = built.problem
+        tails, heads = (np.frombuffer(each, np.int64)[used].tolist() for each in (problem.tails, problem.heads))
         into: dict[int, list[list[int]]] = {}
-        tails, heads = built.problem.tails, built.problem.heads
-        used = flow.used
-        for arc in used:
-            if heads[arc] != self.sink:
-                into.setdefault(heads[arc], []).append([arc, flow.flows[arc]])
+        for arc, head in zip(used.tolist(), heads, strict=True):
+            if head != self.sink:
+                into.setdefault(head, []).append([arc, flow.flows[arc]])
         found = []
-        for arc in used[bisect_left(used, built.first_sink) :]:
-            at, edge = tails[arc], -1
-            node = at if at < self._hosts else at - 2 * self._switches
+        for place in tails[int(np.searchsorted(used, built.first_sink)) :]:
+            at, edge = place, -1
             while at not in built.groups:
                 entry = into[at][0]
                 entry[1] -= 1
                 if not entry[1]:
                     into[at].pop(0)
                 edge = entry[0]
-                at = tails[edge]
-            of, number = built.groups[at], int(built.numbers[edge - built.first_edge])
-            found.append(Picked(of, node, int(of.shortcuts.nodes[number]), number >= of.shortcuts.places))
+                at = problem.tails[edge]
+            of, number = built.groups[at], built.numbers[edge - built.first_edge]
+            node = place if place < self._hosts else place - 2 * self._switches
+            found.append(Picked(of, node, int(of.shortcuts.nodes[number]), bool(number >= of.shortcuts.places)))
         return found

@@ -107,12 +107,18 @@ class Resources:
         if node in self._lost:
             return False
         if not group.is_inc:
-            is_server = node < self.topology.hosts
-            return is_server and fits_in(plus(group.demand, self._on_server[node]), self.servers[node].capacity)
+            return node < self.topology.hosts and self._has_room(group.demand, node)
         if not self.could_host(group, node) or self._running[node][group.id]:
             return False
         is_active = group.service in self._on_switch[node - self.topology.hosts].services
         return (is_active or self.slots(node) > 0) and fits_in(self.needed(group, node), self.free(node))
+
+    def _has_room(self, demand: Vector, server: int) -> bool:
+        """Asked for each task that starts, so without a generator."""
+        for need, gone, all_ in zip(demand, self._on_server[server], self.servers[server].capacity, strict=True):
+            if need + gone > all_:
+                return False
+        return True
 
     def could_host(self, group: TaskGroup, node: int) -> bool:
         """True if a task fits the node when it is idle. Equal for all tasks of the group, and never changes."""
@@ -188,6 +194,10 @@ class Resources:
     def nodes_of(self, group: GroupId) -> Counter[int]:
         """Running tasks of a group by node."""
         return Counter(self._nodes_of.get(group, ()))
+
+    def is_running(self, group: GroupId) -> bool:
+        """True if some task of the group runs."""
+        return group in self._nodes_of
 
     def tasks_of(self, group: GroupId) -> int:
         """Running tasks of a group."""

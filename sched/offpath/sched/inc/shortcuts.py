@@ -105,7 +105,7 @@ class Shortcuts:
         row = table.rows[key(group)]
         room = table.fitting(row)
         if group.is_inc:
-            if not room or not self._resources.tasks_of(group.id):
+            if not room or not self._resources.is_running(group.id):
                 return room >= tasks
             own = [each - self._hosts for each in self._resources.nodes_of(group.id)]
             return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
@@ -154,11 +154,13 @@ class Shortcuts:
         nodes, totals, is_place = self._ranked(places, asked, first, own, self._sinks[first : first + table.nodes])
         tops, below, is_top = self._ranked(subtrees, asked, self._hosts, over, None)
         is_edge = np.concatenate((is_place, is_top), axis=1)
-        nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], np.concatenate((totals, below), axis=1)[is_edge]
+        totals = np.concatenate((totals, below), axis=1)
+        least = totals.min(axis=1, where=is_edge, initial=_DEAREST).tolist()
+        nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], totals[is_edge]
         ends = np.cumsum(is_edge.sum(1)).tolist()
         begin = 0
-        for each, end, count in zip(due, ends, is_place.sum(1).tolist(), strict=True):
-            edges = Edges(self.terms, each.asked, nodes[begin:end], count, totals[begin:end])
+        for each, end, count, cheapest in zip(due, ends, is_place.sum(1).tolist(), least, strict=True):
+            edges = Edges(self.terms, each.asked, each.near, nodes[begin:end], count, totals[begin:end], cheapest)
             self._chosen[each.asked.group.id] = each.state, edges
             begin = end
 
@@ -204,7 +206,7 @@ class Shortcuts:
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
-        if not group.is_inc or not self._resources.tasks_of(group.id):
+        if not group.is_inc or not self._resources.is_running(group.id):
             return _NOWHERE, _NOWHERE
         own = frozenset(self._resources.nodes_of(group.id))
         return own, frozenset().union(*[self._layers.over(each) for each in own])
