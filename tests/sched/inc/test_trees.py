@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offpath.sched.inc import shortcuts
+from offpath.sched.inc.edges import Menu
 from offpath.sched.inc.flow import FlowProblem, flow_faults, solve
 from offpath.sched.inc.layers import children
 from offpath.sched.inc.network import FlowNetwork, Limits, Round
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.readings import READINGS
+from offpath.sched.inc.request import Composite, CompReq, Servers
 from offpath.sched.inc.transform import transform
+from offpath.sched.inc.trees import Trees
 from offpath.sched.topology.fattree import fat_tree, leaf_spine
 
 from .requests import STORE
@@ -79,3 +86,49 @@ def compare(seed: int) -> None:
 @given(st.integers(0, 10**9))
 def test_the_cheapest_flow_costs_what_it_costs_in_the_whole_network(seed: int) -> None:
     compare(seed)
+
+
+def test_groups_with_equal_edges_share_them_and_equal_switches_their_servers() -> None:
+    """Eight jobs alike. Fat-tree of degree 4: 36 links up and 20 switches, which the whole network has twice."""
+    network = FlowNetwork(cluster(fat_tree(4)), READINGS["hire"])
+    parts = (Composite("c", "server", Servers(2, 1_000, 1_024)),)
+    built = network.round([PendingJob(transform(CompReq(f"j{n}", parts), STORE), n, 0) for n in range(8)], 0)
+    every = sum(len(of.shortcuts) for of in built.groups.values())
+    assert every == 8 * (16 + 20)
+    assert built.edges is not None
+    assert len(built.edges.ends) == 16 + 20, "of eight groups one"
+    assert len(built.problem.tails) < len(whole(network, built).tails) / 3
+
+
+def ignoring_costs(menus: Any) -> Any:
+    return lambda nodes, totals, is_there: [
+        Menu(np.sort(row).tobytes(), each.least)
+        for row, each in zip(np.where(is_there, nodes, -1), menus(nodes, totals, is_there), strict=True)
+    ]
+
+
+def without_the_last(reached: Any) -> Any:
+    def found(self: Trees, heads: Any) -> Any:
+        stages, places = reached(self, heads)
+        return stages, places[:-1]
+
+    return found
+
+
+BUGS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
+    "groups with other costs share edges": (shortcuts, "_menus", ignoring_costs),
+    "a place that can be reached is left out": (Trees, "reached", without_the_last),
+}
+
+
+def compare_all(seeds: int) -> None:
+    for seed in range(seeds):
+        compare(seed)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, name, change = BUGS[bug]
+    monkeypatch.setattr(of, name, change(getattr(of, name)))
+    with pytest.raises(AssertionError):
+        compare_all(60)

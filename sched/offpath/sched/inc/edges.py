@@ -39,19 +39,33 @@ class Asked(NamedTuple):
     offset: int
 
 
+class Menu(NamedTuple):
+    """A group's edges to nodes, or those to subtrees. ``key``: equal if they lead to the same ends and their costs
+    differ by one amount; ``least``: what the cheapest one costs, if there is one, without M → K."""
+
+    key: bytes
+    least: int
+
+
 class Edges(Sequence[Shortcut]):
     """A group's edges: to nodes first, then to subtrees, each cheapest first. ``near``: what runs near the group.
-    ``nodes`` and ``totals``: arrays, shape [edges]; the first ``places`` lead to M. ``least``: what the cheapest one
-    costs, if there is one. The terms of an edge are worked out when it is read, from the state that is there then: read
-    it before anything changes."""
+    ``nodes`` and ``totals``: arrays, shape [edges]; the first ``places`` lead to M. ``menus``: those to M, and the
+    others. The terms of an edge are worked out when it is read, from the state that is there then: read it before
+    anything changes."""
 
-    __slots__ = ("_of", "asked", "least", "near", "nodes", "places", "totals")
+    __slots__ = ("_of", "asked", "menus", "near", "nodes", "places", "totals")
 
     def __init__(
-        self, of: EdgeTerms, asked: Asked, near: Near | None, nodes: Ints, places: int, totals: Ints, least: int
-    ) -> None:
+        self, of: EdgeTerms, asked: Asked, near: Near | None, nodes: Ints, totals: Ints, places: int,
+        menus: tuple[Menu, Menu],
+    ) -> None:  # fmt: skip
         self._of, self.asked, self.near = of, asked, near
-        self.nodes, self.places, self.totals, self.least = nodes, places, totals, least
+        self.nodes, self.totals, self.places, self.menus = nodes, totals, places, menus
+
+    @property
+    def least(self) -> int:
+        """What the cheapest edge costs, if there is one."""
+        return min(self.menus[0].least, self.menus[1].least)
 
     def __len__(self) -> int:
         return len(self.nodes)

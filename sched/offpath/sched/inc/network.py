@@ -23,6 +23,7 @@ from offpath.sched.inc.edges import Asked, Edges
 from offpath.sched.inc.flow import Flow, FlowProblem
 from offpath.sched.inc.layers import Ints, layers_of
 from offpath.sched.inc.locality import Locality
+from offpath.sched.inc.menus import EdgeArcs, Offer, add_edges
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
@@ -61,16 +62,15 @@ class GroupNode:
 @dataclass(slots=True)
 class Round:
     """``groups``: by node of the problem. ``left_out``: jobs that wait for a place in the network. From the arc
-    ``first_edge`` on follow groups' edges; ``numbers``: which edge of its group each is. From ``first_sink`` on the
-    arcs are M → K."""
+    ``first_edge`` on follow groups' edges (``edges``), then the trees, from ``first_sink`` on M → K."""
 
     problem: FlowProblem
     groups: dict[int, GroupNode] = field(default_factory=dict)
     selectors: dict[int, PendingJob] = field(default_factory=dict)
     left_out: list[PendingJob] = field(default_factory=list)
     first_edge: int = 0
-    numbers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     first_sink: int = 0
+    edges: EdgeArcs | None = None
 
 
 @dataclass(slots=True)
@@ -286,20 +286,9 @@ class FlowNetwork:
         built.first_edge = built.first_sink = len(problem.tails)
         if not built.groups:
             return
-        nodes = np.array(list(built.groups), np.int64)
-        edges = [each.shortcuts for each in built.groups.values()]
-        sizes = np.array([(len(each.nodes), each.places) for each in edges], np.int64)
-        owners = np.repeat(np.arange(len(edges)), sizes[:, 0])
-        ends = np.concatenate([each.nodes for each in edges])
-        built.numbers = np.arange(len(ends)) - (np.cumsum(sizes[:, 0]) - sizes[:, 0])[owners]
-        is_subtree = built.numbers >= sizes[owners, 1]
-        is_inc = np.array([each.group.is_inc for each in built.groups.values()], np.bool_)[owners]
-        tops = np.where(is_subtree, ends - self._hosts, 0)
-        over = np.where(is_inc, trees.over_switches[tops], trees.over_servers[tops])
-        heads = np.where(is_subtree, over, trees.places[ends])
-        capacities = np.where(is_subtree, np.array([each.most for each in built.groups.values()], np.int64)[owners], 1)
-        problem.add_all(nodes[owners], heads, capacities, np.concatenate([each.totals for each in edges]))
-        stages, places = trees.reached(heads)
+        offers = {node: Offer(each.shortcuts, each.most) for node, each in built.groups.items()}
+        built.edges = add_edges(problem, offers, trees)
+        stages, places = trees.reached(built.edges.heads)
         for each in stages:
             problem.add_all(each.tails, each.heads, each.capacities, np.zeros(len(each.tails), np.int64))
         built.first_sink = len(problem.tails)
@@ -341,8 +330,10 @@ class FlowNetwork:
     def picked(self, built: Round, flow: Flow) -> list[Picked]:
         """Which task goes where, sorted by node. Flow into a subtree reaches places that all fit the groups that sent
         it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
+        problem, edges = built.problem, built.edges
+        if edges is None:
+            return []
         used = np.array(flow.used, np.int64)
-        problem = built.problem
         tails, heads = (np.frombuffer(each, np.int64)[used].tolist() for each in (problem.tails, problem.heads))
         into: dict[int, list[list[int]]] = {}
         for arc, head in zip(used.tolist(), heads, strict=True):
@@ -356,9 +347,10 @@ class FlowNetwork:
                 entry[1] -= 1
                 if not entry[1]:
                     into[at].pop(0)
-                edge = entry[0]
-                at = problem.tails[edge]
-            of, number = built.groups[at], built.numbers[edge - built.first_edge]
+                arc = entry[0]
+                at = problem.tails[arc]
+                if arc >= edges.first:  # from its group to what groups share is no edge
+                    edge = arc - edges.first
             node = place if place < self._hosts else place - 2 * self._switches
-            found.append(Picked(of, node, int(of.shortcuts.nodes[number]), bool(number >= of.shortcuts.places)))
+            found.append(Picked(built.groups[at], node, int(edges.ends[edge]), bool(edges.is_subtree[edge])))
         return found

@@ -17,7 +17,7 @@ from offpath.sched.inc.classes import Classes, Table, key
 from offpath.sched.inc.columns import Flags
 from offpath.sched.inc.cost import ONE
 from offpath.sched.inc.cost_columns import UNFIT, Costs
-from offpath.sched.inc.edges import TERMS, Asked, Edges, EdgeTerms
+from offpath.sched.inc.edges import TERMS, Asked, Edges, EdgeTerms, Menu
 from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.nearby import Near, Nearby
@@ -153,14 +153,13 @@ class Shortcuts:
         own, over = zip(*[self._taken(each.group) for each in asked], strict=True)
         nodes, totals, is_place = self._ranked(places, asked, first, own, self._sinks[first : first + table.nodes])
         tops, below, is_top = self._ranked(subtrees, asked, self._hosts, over, None)
+        menus = zip(_menus(nodes, totals, is_place), _menus(tops, below, is_top), strict=True)
         is_edge = np.concatenate((is_place, is_top), axis=1)
-        totals = np.concatenate((totals, below), axis=1)
-        least = totals.min(axis=1, where=is_edge, initial=_DEAREST).tolist()
-        nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], totals[is_edge]
+        nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], np.concatenate((totals, below), axis=1)[is_edge]
         ends = np.cumsum(is_edge.sum(1)).tolist()
         begin = 0
-        for each, end, count, cheapest in zip(due, ends, is_place.sum(1).tolist(), least, strict=True):
-            edges = Edges(self.terms, each.asked, each.near, nodes[begin:end], count, totals[begin:end], cheapest)
+        for each, end, count, both in zip(due, ends, is_place.sum(1).tolist(), menus, strict=True):
+            edges = Edges(self.terms, each.asked, each.near, nodes[begin:end], totals[begin:end], count, both)
             self._chosen[each.asked.group.id] = each.state, edges
             begin = end
 
@@ -210,3 +209,11 @@ class Shortcuts:
             return _NOWHERE, _NOWHERE
         own = frozenset(self._resources.nodes_of(group.id))
         return own, frozenset().union(*[self._layers.over(each) for each in own])
+
+
+def _menus(nodes: Ints, totals: Ints, is_there: Flags) -> list[Menu]:
+    """Of each row's edges."""
+    least = totals.min(axis=1, where=is_there, initial=_DEAREST)
+    marks = np.where(is_there, nodes * _DEAREST + totals - least[:, None], -1)
+    marks.sort(axis=1)
+    return [Menu(mark.tobytes(), each) for mark, each in zip(marks, least.tolist(), strict=True)]
