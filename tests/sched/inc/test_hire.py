@@ -23,6 +23,7 @@ from offpath.sched.inc.decisions import (
 )
 from offpath.sched.inc.errors import PlacementInvalid, Unhostable
 from offpath.sched.inc.flavors import Status
+from offpath.sched.inc.live.live_hire import LiveHire
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, READINGS, Reading
 from offpath.sched.inc.request import Composite, CompReq, Connection, Servers, Tie
@@ -199,13 +200,15 @@ def test_a_job_whose_tasks_have_all_ended_is_gone() -> None:
 
 
 def half_placed(gang_ms: int | None) -> World:
-    """Three jobs want all three switches. None gets them: the second holds two, the third one."""
+    """Three jobs want all three switches. None has them: the second holds two, the third one."""
     world = World(0, resources=cluster(leaf_spine(2, 2, 1)))
-    world.hire.gang_ms = gang_ms
+    hire = LiveHire(world.hire.resources, gang_ms=gang_ms)
+    world.use(hire)
     for n in range(3):
         world.submit(CompReq(f"j{n}", (Composite("c", "coordinator", Servers(2, 100, 100), among=("netchain",)),)))
-    world.round()
-    assert Counter(group[0] for group, _ in world.running) == {"j1": 2, "j2": 1}
+    for group, node in ((("j1", "c.netchain"), 4), (("j1", "c.netchain"), 5), (("j2", "c.netchain"), 6)):
+        hire.adopt(group, node, 0)
+        world.running[group, node] += 1
     return world
 
 

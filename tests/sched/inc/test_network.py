@@ -137,12 +137,12 @@ def test_no_flow_of_a_server_task_reaches_a_switch_and_the_reverse(seed: int) ->
     network = FlowNetwork(resources, draw.choice(list(READINGS.values())))
     built = network.round([pending(random_request(draw, f"j{n}"), n) for n in range(4)], 1_000)
     hosts = resources.topology.hosts
-    place = {network._place(node): node for node in range(resources.topology.nodes)}
+    place = {at: node for node, at in enumerate(network.trees.places.tolist())}
     for node, of in built.groups.items():
         reached = {place[each] for each in reachable(built, node) if each in place}
         if of.group.is_inc:
             reached = {each for each in reached if each >= hosts}
-            shadow = range(resources.topology.nodes, resources.topology.nodes + 3 * resources.topology.switches)
+            shadow = range(resources.topology.nodes, network.sink)
             assert reachable(built, node) - {node, network.sink} <= {*shadow, *_postponing(built, node, network)}
         else:
             assert all(each < hosts for each in reached)

@@ -134,9 +134,9 @@ class Classes:
         """Of places and subtrees, each shape [examples, columns]."""
         if table is self.servers:
             demands = np.array([each.demand for each in examples], np.int64).reshape(len(examples), 2)
-            return tuple(  # type: ignore[return-value]
-                cost_columns.server_fits(demands, each, self._reading)
-                for each in (self._columns.server_free[nodes], self._bounds.servers.least[tops])
+            return (
+                cost_columns.server_fits(demands, self._columns.server_free[nodes], self._reading),
+                cost_columns.server_fits(demands, self._bounds.servers.least[tops], self._reading),
             )
         places = np.empty((len(examples), len(self._columns.active[nodes])), np.int16)
         subtrees = np.empty((len(examples), len(self._columns.active[tops])), np.int16)

@@ -21,6 +21,7 @@ MOST_ARCS: Final = 10_000_000
 MOST_COST: Final = 1_000_000
 """Per unit of flow. Times `MOST_NODES` it stays far from the solver's 64 bits, so that nothing overflows."""
 MOST_CAPACITY: Final = 1_000_000_000
+_Numbers = NDArray[np.int64]
 
 
 def _numbers_of(values: Iterable[int] = ()) -> array[int]:
@@ -57,11 +58,11 @@ class FlowProblem:
         self.costs.append(cost)
         return len(self.tails) - 1
 
-    def add_all(self, tail: int, heads: NDArray[np.int64], capacities: array[int], costs: NDArray[np.int64]) -> None:
-        """Append the arcs from ``tail`` to each of ``heads``."""
-        self.tails.extend(array("q", (tail,)) * len(heads))
+    def add_all(self, tails: _Numbers, heads: _Numbers, capacities: _Numbers, costs: _Numbers) -> None:
+        """Append arcs, each argument of shape [arcs]."""
+        self.tails.frombytes(tails.tobytes())
         self.heads.frombytes(heads.tobytes())
-        self.capacities.extend(capacities)
+        self.capacities.frombytes(capacities.tobytes())
         self.costs.frombytes(costs.tobytes())
 
     def check(self) -> None:
@@ -128,9 +129,13 @@ def solve(problem: FlowProblem) -> Flow:
         np.frombuffer(each, np.int64)
         for each in (problem.tails, problem.heads, problem.capacities, problem.costs, problem.supply)
     )
+    # The solver multiplies costs by the number of nodes, so nodes without arcs would make it slower.
+    is_used = supply != 0
+    is_used[tails] = is_used[heads] = True
+    numbers = (np.cumsum(is_used) - 1).astype(np.int32)
     solver = min_cost_flow.SimpleMinCostFlow()
-    solver.add_arcs_with_capacity_and_unit_cost(tails.astype(np.int32), heads.astype(np.int32), capacities, costs)
-    solver.set_nodes_supplies(np.arange(len(supply), dtype=np.int32), supply)
+    solver.add_arcs_with_capacity_and_unit_cost(numbers[tails], numbers[heads], capacities, costs)
+    solver.set_nodes_supplies(np.arange(is_used.sum(), dtype=np.int32), supply[is_used])
     status = solver.solve()
     if status != solver.OPTIMAL:
         raise FlowInvalid(f"no flow satisfies the supplies ({status.name})")

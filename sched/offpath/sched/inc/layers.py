@@ -37,6 +37,10 @@ class Layers:
         self.first_equal = equals(topology, self.children)
         """By node: a node whose servers below are arranged alike, itself if it is the first of them."""
         self.equal: Ints = np.array(self.first_equal, np.int64)
+        self.members: dict[int, list[int]] = {}
+        """By node that is the first of its equals: all of them."""
+        for node, first in enumerate(self.first_equal):
+            self.members.setdefault(first, []).append(node)
         self.parents = self._parents()
         """By node that is the first of its equals: the first ones of the switches above it, each with how many such
         children it has."""

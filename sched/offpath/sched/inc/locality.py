@@ -67,7 +67,7 @@ class Locality:
         return _hundredths(near.get(self._layers.first_equal[node], 0))
 
     def upsilons(self, group: GroupId) -> dict[int, int]:
-        """Υ in hundredths where it may be below 100: by server, and by the first of equal switches (`Layers.equal`)."""
+        """Υ in hundredths where it may be below 100: by server, then by the first of equal switches (`Layers`)."""
         _, near = self._near.get(group, (0, {}))
         return {node: _hundredths(each) for node, each in near.items()}
 

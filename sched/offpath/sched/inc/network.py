@@ -2,15 +2,14 @@
 
 Nodes: S (flavor selector), F and P of jobs, G of task groups, N^s and M^s of the servers' tree, N^n and M^n of its
 shadow for switches, K (sink). No arc leads from one tree into the other, so no flow of a server task reaches a switch.
-Every arc M → K carries one unit: one task per node and round, because what fits was tested for one task.
+Every arc M → K carries one unit: one task per node and round, because what fits was tested for one task. Arcs of the
+trees that no task can reach are left out (`trees`).
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -20,16 +19,18 @@ from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.classes import key as class_key
 from offpath.sched.inc.classes import lacks
 from offpath.sched.inc.cost import EdgeCost
+from offpath.sched.inc.edges import Asked, Edges
 from offpath.sched.inc.flow import Flow, FlowProblem
 from offpath.sched.inc.layers import Ints, layers_of
 from offpath.sched.inc.locality import Locality
+from offpath.sched.inc.menus import EdgeArcs, Offer, add_edges
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scarcity import described
-from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Asked, Edges, Shortcuts
-from offpath.sched.topology.graph import Topology
+from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Shortcuts
+from offpath.sched.inc.trees import trees_of
 
 MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
@@ -48,23 +49,28 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class GroupNode:
-    """A task group in the network. ``flavor``: the cost F → G, None if it is materialised."""
+    """A task group in the network. ``most``: units that may leave it. ``flavor``: the cost F → G, None if it is
+    materialised."""
 
     job: PendingJob
     group: TaskGroup
     shortcuts: Edges
-    postpone: EdgeCost
+    most: int
     flavor: EdgeCost | None = None
 
 
 @dataclass(slots=True)
 class Round:
-    """``groups``: by node of the problem. ``left_out``: jobs that wait for a place in the network."""
+    """``groups``: by node of the problem. ``left_out``: jobs that wait for a place in the network. From the arc
+    ``first_edge`` on follow groups' edges (``edges``), then the trees, from ``first_sink`` on M → K."""
 
     problem: FlowProblem
     groups: dict[int, GroupNode] = field(default_factory=dict)
     selectors: dict[int, PendingJob] = field(default_factory=dict)
     left_out: list[PendingJob] = field(default_factory=list)
+    first_edge: int = 0
+    first_sink: int = 0
+    edges: EdgeArcs | None = None
 
 
 @dataclass(slots=True)
@@ -94,7 +100,8 @@ class FlowNetwork:
         self.resources, self.reading, self.limits = resources, reading, limits
         self._hosts, self._switches = topology.hosts, topology.switches
         self._top = max(topology.level, default=1)
-        self.sink = topology.nodes + 2 * self._switches
+        self.trees = trees_of(topology)
+        self.sink = self.trees.sink
         self._selector = self.sink + 1
         layers = layers_of(topology)
         self._locality = Locality(topology, layers=layers)
@@ -111,30 +118,29 @@ class FlowNetwork:
         self._unread: set[int] = set()
         """Of these, what the columns do not show yet."""
         self._scarce: dict[object, str] = {}
-        self._tree = trees(topology)
+        self._delays: dict[tuple[int, int, int, int], int] = {}
+        """G → P of this round, by what it depends on."""
 
     @classmethod
     def rebuilt(cls, resources: Resources, reading: Reading, limits: Limits, jobs: Sequence[PendingJob]) -> FlowNetwork:
         """From the state alone; equal to one that saw every change."""
         network = cls(resources, reading, limits)
         for group in (each for job in jobs for each in job.request.groups):
-            for node, tasks in resources.nodes_of(group.id).items():
-                for _ in range(tasks if group.is_inc else 1):
-                    network.changed(node, group, 1)
+            if resources.tasks_of(group.id):
+                for node, tasks in resources.nodes_of(group.id).items():
+                    network._moved(node, group, tasks if group.is_inc else 1)
         return network
-
-    # -- numbers of nodes: M^s and N^s as in the topology, then N^n, M^n, K, S; then what changes --------------------
-    def _place(self, node: int) -> int:
-        """M of a node."""
-        return node if node < self._hosts else node + 2 * self._switches
 
     # -- changes ---------------------------------------------------------------------------------------------------
     def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
         """The node's state changed; if by a task of ``group``, ``sign`` is 1 for a start and −1 for a stop."""
         self._dirty.add(node)
         self._unread.add(node)
-        if group is None:
-            return
+        if group is not None:
+            self._moved(node, group, sign)
+
+    def _moved(self, node: int, group: TaskGroup, sign: int) -> None:
+        """The locality of the group, and of those that are connected to it, is another one."""
         if group.is_inc:
             self._locality.propagate(group.id, node, sign)
         else:
@@ -174,10 +180,14 @@ class FlowNetwork:
         """What M → K costs as of the last round."""
         return self._sinks[nodes].astype(np.int64)
 
+    def sink_total(self, node: int) -> int:
+        """The same of one node."""
+        return int(self._sinks[node])
+
     def edge_terms(self, edges: Sequence[tuple[Edges, int, bool]]) -> Ints:
         """The terms of edges into the trees (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each is given by the edges
         of its group, its node, and whether it leads to a subtree. Ask before anything changes."""
-        return self._shortcuts.terms([(each.asked, node, is_subtree) for each, node, is_subtree in edges])
+        return self._shortcuts.terms.of(edges)
 
     def scarcity(self, group: TaskGroup) -> str:
         """Why no node fits a task of the group now (`scarcity.scarcity`)."""
@@ -225,15 +235,13 @@ class FlowNetwork:
 
     def built(self, prepared: Prepared, jobs: Sequence[PendingJob], now_ms: int) -> Round:
         """The problem for the jobs that were prepared."""
-        tree = self._tree
-        costs = tree.costs[:]
-        places = self.resources.topology.nodes
-        costs[len(costs) - places :] = array("q", self._sinks.astype(np.int64).tobytes())
-        problem = FlowProblem(tree.supply[:], tree.tails[:], tree.heads[:], tree.capacities[:], costs)
+        problem = FlowProblem.of_nodes(self._selector + 1)
         built = Round(problem, left_out=prepared.left_out)
         longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
+        self._delays.clear()
         for job, wanted, undecided in prepared.jobs:
             self._add_job(built, job, wanted, undecided, now_ms, longest)
+        self._add_edges(built)
         problem.supply[self._selector] = supply = min(len(built.selectors), self.limits.flavors)
         problem.supply[self.sink] = -supply - sum(problem.supply[self._selector + 1 :])
         return built
@@ -247,9 +255,11 @@ class FlowNetwork:
         wait = job.wait_ms(now_ms)
         tasks = 0
         for group in wanted:
-            tasks += job.waiting(group)
-            delay = self._postpone(job, group, wait, longest_ms)
-            self._add_group(built, job, group, postponing, job.waiting(group), delay)
+            waiting = job.waiting(group)
+            tasks += waiting
+            node = problem.add_node(waiting)
+            built.groups[node] = GroupNode(job, group, self._shortcuts.of(group), waiting)
+            problem.add(node, postponing, waiting, self._postpone(job, group, wait, longest_ms))
         if undecided:
             tasks += 1
             selector = problem.add_node(0)
@@ -257,31 +267,35 @@ class FlowNetwork:
             problem.add(self._selector, selector, 1, cost.SELECTOR)
             problem.add(selector, postponing, 1, cost.flavor_postpone(wait, self.reading).total)
             for group, edge in self._offered(job, undecided, wait):
-                delay = self._postpone(job, group, wait, longest_ms)
-                node = self._add_group(built, job, group, postponing, 0, delay, edge)
+                node = problem.add_node(0)
+                built.groups[node] = GroupNode(job, group, self._shortcuts.of(group), 1, edge)
+                problem.add(node, postponing, 1, self._postpone(job, group, wait, longest_ms))
                 problem.add(selector, node, 1, edge.total)
         problem.add(postponing, self.sink, tasks, 0)
 
-    def _postpone(self, job: PendingJob, group: TaskGroup, wait: int, longest: int) -> EdgeCost:
-        return cost.postpone(wait, longest, group.tasks - job.waiting(group), group.tasks, self.reading)
+    def _postpone(self, job: PendingJob, group: TaskGroup, wait: int, longest: int) -> int:
+        key = wait, longest, job.started.get(group.id, 0), group.tasks
+        known = self._delays.get(key)
+        if known is None:
+            known = self._delays[key] = cost.postpone(*key, self.reading).total
+        return known
 
-    def _add_group(
-        self, built: Round, job: PendingJob, group: TaskGroup, postponing: int, tasks: int, delay: EdgeCost,
-        flavor: EdgeCost | None = None,
-    ) -> int:  # fmt: skip
-        problem = built.problem
-        node = problem.add_node(tasks)
-        edges = self._shortcuts.of(group)
-        built.groups[node] = GroupNode(job, group, edges, delay, flavor)
-        most = tasks or 1
-        problem.add(node, postponing, most, delay.total)
-        heads = edges.nodes
-        if group.is_inc:
-            heads = heads + self._switches
-            heads[: edges.places] += self._switches
-        capacities = array("q", (1,)) * edges.places + array("q", (most,)) * (len(heads) - edges.places)
-        problem.add_all(node, heads, capacities, edges.totals)
-        return node
+    def _add_edges(self, built: Round) -> None:
+        """All groups' edges, of the trees what can be reached from there, and M → K of the places that can be."""
+        problem, trees = built.problem, self.trees
+        built.first_edge = built.first_sink = len(problem.tails)
+        if not built.groups:
+            return
+        offers = {node: Offer(each.shortcuts, each.most) for node, each in built.groups.items()}
+        built.edges = add_edges(problem, offers, trees)
+        stages, places = trees.reached(built.edges.heads)
+        for each in stages:
+            problem.add_all(each.tails, each.heads, each.capacities, np.zeros(len(each.tails), np.int64))
+        built.first_sink = len(problem.tails)
+        problem.add_all(
+            trees.places[places], np.full(len(places), self.sink), np.ones(len(places), np.int64),
+            self._sinks[places].astype(np.int64),
+        )  # fmt: skip
 
     def shortcuts(self, job: PendingJob, group: TaskGroup) -> Edges:
         """The group's edges into the trees."""
@@ -302,7 +316,7 @@ class FlowNetwork:
             )
             if all(edges) and has_room:
                 estimates[flavor] = sum(
-                    int(each.totals.min()) * job.waiting(group) for each, group in zip(edges, groups, strict=True)
+                    each.least * job.waiting(group) for each, group in zip(edges, groups, strict=True)
                 )
         least, most = min(estimates.values(), default=0), max(estimates.values(), default=0)
         found = []
@@ -316,56 +330,27 @@ class FlowNetwork:
     def picked(self, built: Round, flow: Flow) -> list[Picked]:
         """Which task goes where, sorted by node. Flow into a subtree reaches places that all fit the groups that sent
         it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
+        problem, edges = built.problem, built.edges
+        if edges is None:
+            return []
+        used = np.array(flow.used, np.int64)
+        tails, heads = (np.frombuffer(each, np.int64)[used].tolist() for each in (problem.tails, problem.heads))
         into: dict[int, list[list[int]]] = {}
-        problem = built.problem
-        for arc in flow.used:
-            if problem.heads[arc] != self.sink:
-                into.setdefault(problem.heads[arc], []).append([problem.tails[arc], flow.flows[arc]])
+        for arc, head in zip(used.tolist(), heads, strict=True):
+            if head != self.sink:
+                into.setdefault(head, []).append([arc, flow.flows[arc]])
         found = []
-        for node in range(self.resources.topology.nodes):
-            at, before = self._place(node), -1
-            if not into.get(at):
-                continue
+        for place in tails[int(np.searchsorted(used, built.first_sink)) :]:
+            at, edge = place, -1
             while at not in built.groups:
                 entry = into[at][0]
                 entry[1] -= 1
                 if not entry[1]:
                     into[at].pop(0)
-                at, before = entry[0], at
-            is_subtree, end = self._edge(built.groups[at], before)
-            found.append(Picked(built.groups[at], node, end, is_subtree))
+                arc = entry[0]
+                at = problem.tails[arc]
+                if arc >= edges.first:  # from its group to what groups share is no edge
+                    edge = arc - edges.first
+            node = place if place < self._hosts else place - 2 * self._switches
+            found.append(Picked(built.groups[at], node, int(edges.ends[edge]), bool(edges.is_subtree[edge])))
         return found
-
-    def _edge(self, of: GroupNode, head: int) -> tuple[bool, int]:
-        """Of the group's edge to this node of the problem: whether it leads to a subtree, and the topology's node."""
-        if not of.group.is_inc:
-            return head >= self._hosts, head
-        is_subtree = head < self._hosts + 2 * self._switches
-        return is_subtree, head - (1 if is_subtree else 2) * self._switches
-
-
-@lru_cache(maxsize=4)
-def trees(topology: Topology) -> FlowProblem:
-    """Both trees, and at last M → K of each node, whose costs the round fills in. Never changed; those of the last few
-    topologies are kept."""
-    hosts, switches, most = topology.hosts, topology.switches, topology.nodes
-    below = layers_of(topology).children
-    sink = most + 2 * switches
-    tails, heads, capacities = array("q"), array("q"), array("q")
-    for node in range(hosts, most):
-        for child in below[node]:
-            tails.append(node)
-            heads.append(child)
-            capacities.append(1 if child < hosts else most)
-            if child >= hosts:
-                tails.append(node + switches)
-                heads.append(child + switches)
-                capacities.append(most)
-        tails.append(node + switches)
-        heads.append(node + 2 * switches)
-        capacities.append(1)
-    tails.extend(node if node < hosts else node + 2 * switches for node in range(most))
-    heads.extend(array("q", (sink,)) * most)
-    capacities.extend(array("q", (1,)) * most)
-    supply, costs = array("q", bytes(8 * (sink + 2))), array("q", bytes(8 * len(tails)))
-    return FlowProblem(supply, tails, heads, capacities, costs)

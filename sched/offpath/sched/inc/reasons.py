@@ -11,9 +11,9 @@ import numpy as np
 from offpath.sched.inc.cost import ONE, EdgeCost
 from offpath.sched.inc.cost_columns import EDGE_TERMS, SINK_TERMS
 from offpath.sched.inc.decisions import Reason, Why
+from offpath.sched.inc.edges import Edges
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.network import FlowNetwork, GroupNode, Picked, Round
-from offpath.sched.inc.shortcuts import Edges
 
 _NAMES: Final = tuple(sorted({*EDGE_TERMS, *SINK_TERMS, "flavor", "penalty"}))
 _EDGE: Final = [_NAMES.index(each) for each in EDGE_TERMS]
@@ -64,17 +64,19 @@ def verdicts(network: FlowNetwork, built: Round, picked: Sequence[Picked]) -> li
         return found
     (my_terms, my_totals), (their_terms, their_totals) = _priced(network, mine), _priced(network, others)
     gains = (their_terms - my_terms) // ONE
-    for n, row, is_cheaper in zip(at, gains.tolist(), (my_totals < their_totals).tolist(), strict=True):
-        terms = tuple(sorted([each for each in zip(_NAMES, row, strict=True) if each[1] > 0], key=_falling))
+    ranks = np.argsort(-gains, axis=1, kind="stable")
+    ranked = np.take_along_axis(gains, ranks, axis=1)
+    rows = zip(
+        at, (ranked > 0).sum(1).tolist(), ranks.tolist(), ranked.tolist(), (my_totals < their_totals).tolist(),
+        strict=True,
+    )  # fmt: skip
+    for n, count, names, values, is_cheaper in rows:
+        terms = tuple(zip([_NAMES[name] for name in names[:count]], values[:count], strict=True))
         if is_cheaper and terms:
             found[n] = Verdict(Why.CHEAPEST, ", ".join([name for name, _ in terms]), terms)
         else:
             found[n] = Verdict(Why.NO_CHEAPER, "as cheap as any that was left", terms)
     return found
-
-
-def _falling(term: tuple[str, int]) -> int:
-    return -term[1]
 
 
 def _next_place(of: GroupNode, node: int) -> _Path | None:
@@ -96,7 +98,7 @@ def _next_flavor(network: FlowNetwork, of: GroupNode, of_job: Sequence[GroupNode
             continue
         edges = other.shortcuts
         first = int(edges.nodes[0])
-        total = int(edges.totals[0]) + int(network.sink_totals(edges.nodes[:1])[0]) + other.flavor.total
+        total = int(edges.totals[0]) + network.sink_total(first) + other.flavor.total
         if best is None or total < best[0]:
             best = total, _Path(edges, first, not edges.places, first, other.flavor)
     return best and best[1]

@@ -9,7 +9,7 @@ state before its start exactly, in any order of starts and stops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -54,6 +54,8 @@ class _Service:
 
     @property
     def demand(self) -> Vector:
+        if len(self.shared) == 1:
+            return next(iter(self.shared))
         return tuple(max(each) for each in zip(*self.shared, strict=True))
 
     @property
@@ -102,14 +104,21 @@ class Resources:
 
         A switch runs at most one task of a group: a chain or a cache of three on one switch would tolerate no failure.
         """
-        if node in self._lost or not self.could_host(group, node):
+        if node in self._lost:
             return False
         if not group.is_inc:
-            return fits_in(group.demand, self.free(node))
-        if self._running[node][group.id]:
+            return node < self.topology.hosts and self._has_room(group.demand, node)
+        if not self.could_host(group, node) or self._running[node][group.id]:
             return False
         is_active = group.service in self._on_switch[node - self.topology.hosts].services
         return (is_active or self.slots(node) > 0) and fits_in(self.needed(group, node), self.free(node))
+
+    def _has_room(self, demand: Vector, server: int) -> bool:
+        """Asked for each task that starts, so without a generator."""
+        for need, gone, all_ in zip(demand, self._on_server[server], self.servers[server].capacity, strict=True):
+            if need + gone > all_:
+                return False
+        return True
 
     def could_host(self, group: TaskGroup, node: int) -> bool:
         """True if a task fits the node when it is idle. Equal for all tasks of the group, and never changes."""
@@ -147,6 +156,13 @@ class Resources:
         hosts = self.topology.hosts
         return self._on_server[node] if node < hosts else self._on_switch[node - hosts].used
 
+    def used_of(self, nodes: Sequence[int]) -> list[Vector]:
+        """`used` of many nodes of one kind."""
+        if not nodes or nodes[0] < self.topology.hosts:
+            return [self._on_server[node] for node in nodes]
+        hosts, switches = self.topology.hosts, self._on_switch
+        return [switches[node - hosts].used for node in nodes]
+
     def free(self, node: int) -> Vector:
         """Of a node that is not lost; of a lost one nothing."""
         capacity = self.capacity(node)
@@ -163,7 +179,7 @@ class Resources:
         """The services on a switch with the shared demands that are covered there: one more task that states one of
         these needs only its own demand."""
         services = self._on_switch[node - self.topology.hosts].services
-        return frozenset((name, shared) for name, each in services.items() for shared in each.shared)
+        return frozenset([(name, shared) for name, each in services.items() for shared in each.shared])
 
     def covered(self, node: int) -> dict[str, Vector]:
         """What each service on a switch shares there."""
@@ -179,6 +195,10 @@ class Resources:
         """Running tasks of a group by node."""
         return Counter(self._nodes_of.get(group, ()))
 
+    def is_running(self, group: GroupId) -> bool:
+        """True if some task of the group runs."""
+        return group in self._nodes_of
+
     def tasks_of(self, group: GroupId) -> int:
         """Running tasks of a group."""
         nodes = self._nodes_of.get(group)
@@ -187,6 +207,11 @@ class Resources:
     def running(self, node: int) -> Counter[GroupId]:
         """Running tasks on a node by group."""
         return Counter(self._running[node])
+
+    @property
+    def lost(self) -> Set[int]:
+        """The nodes from `lose` to `restore`."""
+        return self._lost
 
     def is_lost(self, node: int) -> bool:
         """True from `lose` to `restore`."""

@@ -6,86 +6,41 @@ the locality of its job changed; all that are to be chosen in a round are chosen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.sched.inc import cost
 from offpath.sched.inc.bounds import Bounds, Changed
 from offpath.sched.inc.classes import Classes, Table, key
-from offpath.sched.inc.cost import ONE, EdgeCost
-from offpath.sched.inc.cost_columns import EDGE_TERMS, UNFIT
+from offpath.sched.inc.columns import Flags
+from offpath.sched.inc.cost import ONE
+from offpath.sched.inc.cost_columns import UNFIT, Costs
+from offpath.sched.inc.edges import TERMS, Asked, Edges, EdgeTerms, Menu
 from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
+from offpath.sched.inc.nearby import Near, Nearby
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
 
 MOST_SHORTCUTS: Final = 50
 """To nodes, and as many to subtrees."""
-_TERMS: Final = len(EDGE_TERMS)
-_DEAREST: Final = UNFIT // _TERMS
+_DEAREST: Final = UNFIT // TERMS
 """No edge that exists costs so much, with M → K."""
 _NOWHERE: Final[frozenset[int]] = frozenset()
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = 1 << 17
 """Costs ranked at a time: so many stay in the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shortcut:
-    """``node``: of the topology; ``is_subtree``: to N, so to any place below it, else to M."""
+class _Due(NamedTuple):
+    """A group whose edges are to be chosen: from which state, its class's row, and what runs near."""
 
-    node: int
-    is_subtree: bool
-    cost: EdgeCost
-
-
-class Asked(NamedTuple):
-    """A group whose edges are needed. ``priority``: 0 … 100. ``offset``: of equally cheap places the next one from here
-    on comes first, so that groups do not all want the same."""
-
-    group: TaskGroup
-    priority: int
-    offset: int
-
-
-class Edges(Sequence[Shortcut]):
-    """A group's edges: to nodes first, then to subtrees, each cheapest first. ``nodes`` and ``totals``: arrays, shape
-    [edges]; the first ``places`` lead to M. The terms of an edge are worked out when it is read, from the state that
-    is there then: read it before anything changes."""
-
-    __slots__ = ("_of", "asked", "nodes", "places", "totals")
-
-    def __init__(self, of: Shortcuts, asked: Asked, nodes: Ints, places: int, totals: Ints) -> None:
-        self._of, self.asked, self.nodes, self.places, self.totals = of, asked, nodes, places, totals
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        node, is_subtree = int(self.nodes[at]), at % len(self) >= self.places
-        return Shortcut(node, is_subtree, self._of.cost(self.asked, node, is_subtree))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Edges) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class _Near(NamedTuple):
-    """A running group: its running tasks, whether it is the one that asks, its gains and their greatest (0: it runs on
-    servers)."""
-
-    group: GroupId
-    tasks: int
-    is_own: bool
-    gains: Mapping[int, int]
-    greatest: int
+    state: object
+    asked: Asked
+    row: int
+    near: Near | None
 
 
 class Shortcuts:
@@ -101,14 +56,16 @@ class Shortcuts:
         reading: Reading,
         most: int = MOST_SHORTCUTS,
     ) -> None:
-        self._resources, self._bounds, self._locality, self._layers = resources, bounds, locality, layers
+        self._resources, self._bounds, self._layers = resources, bounds, layers
+        self._nearby = Nearby(resources, locality, layers, reading)
         self._sinks, self._reading, self._most = sinks, reading, most
         self._classes = Classes(bounds, reading)
+        self.terms = EdgeTerms(self._classes, self._nearby)
         self._moved: dict[GroupId, int] = {}
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
-        self._turned = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
+        self._windows: dict[int, NDArray[np.int32]] = {}
         self.computed = 0
         """Groups whose edges were computed, not taken from the round before."""
 
@@ -128,12 +85,14 @@ class Shortcuts:
     def moved(self, group: GroupId) -> None:
         """A task of the group started or stopped."""
         self._moved[group] = self._moved.get(group, 0) + 1
+        self._nearby.moved(group)
 
     def forget(self, groups: Iterable[GroupId]) -> None:
         """These groups are gone."""
         for each in groups:
             self._chosen.pop(each, None)
             self._moved.pop(each, None)
+            self._nearby.moved(each)
 
     # -- questions -------------------------------------------------------------------------------------------------
     def of(self, group: TaskGroup) -> Edges:
@@ -146,7 +105,7 @@ class Shortcuts:
         row = table.rows[key(group)]
         room = table.fitting(row)
         if group.is_inc:
-            if not room or not self._resources.tasks_of(group.id):
+            if not room or not self._resources.is_running(group.id):
                 return room >= tasks
             own = [each - self._hosts for each in self._resources.nodes_of(group.id)]
             return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
@@ -161,62 +120,65 @@ class Shortcuts:
         """Choose the edges of these groups where something changed."""
         keys = [key(each.group) for each in asked]
         self._classes.use({name: each.group for name, each in zip(keys, asked, strict=True)})
-        due: dict[bool, list[tuple[object, Asked, int]]] = {False: [], True: []}
+        due: dict[tuple[bool, bool], list[_Due]] = {}
         for each, name in zip(asked, keys, strict=True):
             group = each.group
             table = self._classes.of(group)
             row = table.rows[name]
-            moved = tuple([self._moved.get(other, 0) for other in self._related(group)])
+            related = self._nearby.related(group)
+            moved = [self._moved.get(other, 0) for other in related]
             now = table.versions[row], each.priority, each.offset, moved, name
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
-                due[group.is_inc].append((now, each, row))
-        for is_inc, some in due.items():
+                near = self._nearby.of(related)
+                due.setdefault((group.is_inc, near is None), []).append(_Due(now, each, row, near))
+        for (is_inc, _), some in due.items():
             self.computed += len(some)
-            self._choose(self._classes.on_switches if is_inc else self._classes.servers, some)
+            table = self._classes.on_switches if is_inc else self._classes.servers
+            step = max(1, _BLOCK // max(1, table.nodes))
+            for at in range(0, len(some), step):
+                self._choose(table, some[at : at + step])
 
-    def _choose(self, table: Table, due: Sequence[tuple[object, Asked, int]]) -> None:
-        step = max(1, _BLOCK // max(1, table.nodes))
-        for at in range(0, len(due), step):
-            block = due[at : at + step]
-            asked, rows = [each for _, each, _ in block], [row for _, _, row in block]
-            near = [self._near(self._related(each.group)) for each in asked]
-            locs = [self._locs(each, asked[n].group.is_inc) if each else None for n, each in enumerate(near)]
-            is_inc = asked[0].group.is_inc
-            first = self._hosts if is_inc else 0
-            taken = [self._taken(each.group) for each in asked]
-            places = self._ranked(
-                table.places[rows], asked, first, [each and each[0] for each in locs], [each for each, _ in taken],
-                self._sinks[first : first + table.nodes],
-            )  # fmt: skip
-            subtrees = self._ranked(
-                table.subtrees[rows], asked, self._hosts, [each and each[1] for each in locs],
-                [each for _, each in taken], None,
-            )  # fmt: skip
-            for (now, each, _), (nodes, totals), (tops, below) in zip(block, places, subtrees, strict=True):
-                edges = Edges(self, each, np.concatenate((nodes, tops)), len(nodes), np.concatenate((totals, below)))
-                self._chosen[each.group.id] = now, edges
+    def _choose(self, table: Table, due: Sequence[_Due]) -> None:
+        """Of groups of one kind; near all of them something runs, or near none."""
+        asked, rows = [each.asked for each in due], [each.row for each in due]
+        is_inc = asked[0].group.is_inc
+        first = self._hosts if is_inc else 0
+        places, subtrees = table.places[rows], table.subtrees[rows]
+        near = [each.near for each in due if each.near is not None]
+        if near:
+            for costs, locs in zip((places, subtrees), self._nearby.locs(near, is_inc=is_inc), strict=True):
+                costs += locs
+                costs -= np.int16(ONE)
+        own, over = zip(*[self._taken(each.group) for each in asked], strict=True)
+        nodes, totals, is_place = self._ranked(places, asked, first, own, self._sinks[first : first + table.nodes])
+        tops, below, is_top = self._ranked(subtrees, asked, self._hosts, over, None)
+        menus = zip(_menus(nodes, totals, is_place), _menus(tops, below, is_top), strict=True)
+        is_edge = np.concatenate((is_place, is_top), axis=1)
+        nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], np.concatenate((totals, below), axis=1)[is_edge]
+        ends = np.cumsum(is_edge.sum(1)).tolist()
+        begin = 0
+        for each, end, count, both in zip(due, ends, is_place.sum(1).tolist(), menus, strict=True):
+            edges = Edges(self.terms, each.asked, each.near, nodes[begin:end], totals[begin:end], count, both)
+            self._chosen[each.asked.group.id] = each.state, edges
+            begin = end
 
     def _ranked(
-        self, costs: NDArray[np.int16], asked: Sequence[Asked], first: int, locs: Sequence[Any],
-        taken: Sequence[Iterable[int]], sinks: NDArray[np.int16] | None,
-    ) -> Iterator[tuple[Ints, Ints]]:  # fmt: skip
-        """For each group its cheapest nodes and what the edges cost. ``costs``: shape [groups, nodes], is changed;
-        column 0 is node ``first``. ``locs``: Φ_loc by node where it is not 100. ``taken``: nodes that are no places.
+        self, costs: Costs, asked: Sequence[Asked], first: int, taken: Sequence[Iterable[int]], sinks: Costs | None
+    ) -> tuple[Ints, Ints, Flags]:
+        """For each group its cheapest nodes, what the edges cost, and whether they are there at all. ``costs``: shape
+        [groups, nodes], is changed; column 0 is node ``first``. ``taken``: nodes that are no places.
 
         A place is ranked with its cost M → K. Equally cheap ones are ordered by their number, from the offset on.
         """
         width = costs.shape[1]
         constant = 0 if asked[0].group.is_inc else self._reading.server_interference
-        for n, loc in enumerate(locs):
-            if loc is not None:
-                costs[n] += loc - np.int16(ONE)
         costs += np.array([ONE + constant + each.priority for each in asked], np.int16)[:, None]
-        costs //= _TERMS
+        costs //= TERMS
         if sinks is not None:
             costs += sinks
         starts = np.array([each.offset % self._nodes for each in asked], np.int64)
-        turned = np.lib.stride_tricks.sliding_window_view(self._turned, width)[first - starts + self._nodes]
+        turned = self._turned(width)[first - starts + self._nodes]
         keys = costs.astype(np.int32)
         keys *= self._nodes
         keys += turned
@@ -228,90 +190,30 @@ class Shortcuts:
         keys.sort(axis=1)
         totals = (keys // self._nodes).astype(np.int64)
         found = (keys % self._nodes + starts[:, None]) % self._nodes
-        counts = (totals < _DEAREST).sum(1).tolist()
+        is_there = totals < _DEAREST
         if sinks is not None:
             totals -= sinks[np.minimum(np.maximum(found - first, 0), width - 1)]
-        return ((found[n, :count], totals[n, :count]) for n, count in enumerate(counts))
+        return found, totals, is_there
 
-    # -- locality --------------------------------------------------------------------------------------------------
-    def _related(self, group: TaskGroup) -> tuple[GroupId, ...]:
-        return (group.id, *group.connected[: self._reading.most_connected])
-
-    def _near(self, related: Sequence[GroupId]) -> list[_Near]:
-        """Of these groups, of which the first is the one that asks, those that run."""
-        found = []
-        for at, group in enumerate(related):
-            if tasks := self._resources.tasks_of(group):
-                gains = self._locality.gains(group)
-                found.append(_Near(group, tasks, at == 0, gains, max(gains.values(), default=0)))
-        return found
-
-    def _loc(self, near: Sequence[_Near], node: int) -> int:
-        """Φ_loc. A switch's N^s and N^n are the same place, so servers count for switches and the reverse (cases a and
-        b); on a server the group's own tasks count there, those of connected groups at its switch (case c)."""
-        above = int(self._layers.above[node]) if node < self._hosts else node
-        parts = []
-        for group, tasks, is_own, gains, greatest in near:
-            if greatest:
-                parts.append((tasks, cost.gain(gains.get(above, 0), greatest, self._reading)))
-            else:
-                parts.append((tasks, self._locality.upsilon(group, node if is_own else above)))
-        return cost.locality(parts)
-
-    def _locs(self, near: Sequence[_Near], is_inc: bool) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-        """`_loc` of all places of the kind, and of all subtrees."""
-        below, own, gained = (np.zeros(self._nodes, np.int64) for _ in range(3))
-        usual = weight = 0
-        for group, tasks, is_own, gains, greatest in near:
-            weight += tasks
-            if greatest:
-                default = cost.gain(0, greatest, self._reading)
-                usual += tasks * default
-                for node, each in gains.items():
-                    gained[node] += tasks * (cost.gain(each, greatest, self._reading) - default)
-            else:
-                usual += tasks * ONE
-                part = own if is_own else below
-                for node, each in self._locality.upsilons(group).items():
-                    part[node] += tasks * (each - ONE)
-        equal, above = self._layers.equal, self._layers.above
-        at_switch = (below + own)[equal[self._hosts :]] + gained[self._hosts :] + usual
-        switches = (at_switch // weight).astype(np.int16)
-        if is_inc:
-            return switches, switches
-        others = (below[equal] + gained)[above] + own[: self._hosts] + usual
-        return (others // weight).astype(np.int16), switches
+    def _turned(self, width: int) -> NDArray[np.int32]:
+        """Row ``n``: the nodes' numbers from ``n`` on, after the last one from 0 on again."""
+        if width not in self._windows:
+            numbers = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
+            self._windows[width] = np.lib.stride_tricks.sliding_window_view(numbers, width)
+        return self._windows[width]
 
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
-        if not group.is_inc or not self._resources.tasks_of(group.id):
+        if not group.is_inc or not self._resources.is_running(group.id):
             return _NOWHERE, _NOWHERE
         own = frozenset(self._resources.nodes_of(group.id))
         return own, frozenset().union(*[self._layers.over(each) for each in own])
 
-    # -- terms -----------------------------------------------------------------------------------------------------
-    def terms(self, edges: Sequence[tuple[Asked, int, bool]]) -> Ints:
-        """The terms of edges (`cost_columns.EDGE_TERMS`), shape [edges, 5]. Each: who asks, the node, and whether it
-        leads to what is below it."""
-        found = np.zeros((len(edges), _TERMS), np.int64)
-        kinds: dict[tuple[bool, bool], list[int]] = {}
-        for at, (asked, _, is_subtree) in enumerate(edges):
-            kinds.setdefault((asked.group.is_inc, is_subtree), []).append(at)
-        for (_, is_subtree), rows in kinds.items():
-            groups, nodes = [edges[at][0].group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
-            average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
-            found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
-        near: dict[GroupId, list[_Near]] = {}
-        for at, (asked, node, _) in enumerate(edges):
-            name = asked.group.id
-            if name not in near:
-                near[name] = self._near(self._related(asked.group))
-            found[at, 2] = self._loc(near[name], node) if near[name] else ONE
-            found[at, 4] = asked.priority
-        return found
 
-    def cost(self, asked: Asked, node: int, is_subtree: bool) -> EdgeCost:
-        """One edge with its terms."""
-        terms = self.terms([(asked, node, is_subtree)])[0].tolist()
-        return EdgeCost(tuple(zip(EDGE_TERMS, terms, strict=True)))
+def _menus(nodes: Ints, totals: Ints, is_there: Flags) -> list[Menu]:
+    """Of each row's edges."""
+    least = totals.min(axis=1, where=is_there, initial=_DEAREST)
+    marks = np.where(is_there, nodes * _DEAREST + totals - least[:, None], -1)
+    marks.sort(axis=1)
+    return [Menu(mark.tobytes(), each) for mark, each in zip(marks, least.tolist(), strict=True)]

@@ -39,7 +39,7 @@ def amount(value: object, what: str, most: int = MOST_DEMAND) -> int:
 
 def plus(one: Vector, other: Vector) -> Vector:
     """Element-wise sum."""
-    return tuple(a + b for a, b in zip(one, other, strict=True))
+    return tuple([a + b for a, b in zip(one, other, strict=True)])
 
 
 def fits_in(demand: Vector, room: Vector) -> bool:

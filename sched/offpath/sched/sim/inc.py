@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from offpath.sched.errors import SchedError
@@ -138,7 +139,7 @@ class _Simulation:
     def run(self, jobs: Sequence[IncJob]) -> IncRun:
         order = [each.request.job for each in jobs]
         for job in jobs:
-            self.core.at(job.at_ms * MS, lambda job=job: self._submit(job))  # type: ignore[misc]
+            self.core.at(job.at_ms * MS, partial(self._submit, job))
         self.core.at(self.sample_from_ms * MS, self._sample)
         self.core.run(self.until_ms * MS)
         for name, live in self.live.items():
