@@ -198,41 +198,6 @@ def test_a_job_whose_tasks_have_all_ended_is_gone() -> None:
     assert world.hire.resources.state() == world.idle
 
 
-def half_placed(gang_ms: int | None) -> World:
-    """Three jobs want all three switches. None gets them: the second holds two, the third one."""
-    world = World(0, resources=cluster(leaf_spine(2, 2, 1)))
-    world.hire.gang_ms = gang_ms
-    for n in range(3):
-        world.submit(CompReq(f"j{n}", (Composite("c", "coordinator", Servers(2, 100, 100), among=("netchain",)),)))
-    world.round()
-    assert Counter(group[0] for group, _ in world.running) == {"j1": 2, "j2": 1}
-    return world
-
-
-def test_of_half_placed_jobs_the_youngest_gives_up_and_all_are_served_in_turn() -> None:
-    world = half_placed(2_000)
-    served: list[str] = []
-    for _ in range(100):
-        seen = world.round()
-        assert len({each.group[0] for each in of_kind(seen, Stopped)}) <= 1
-        assert {each.reason.why for each in of_kind(seen, Stopped)} <= {Why.GANG}
-        if len(world.running) == 3 and len({group for group, _ in world.running}) == 1:
-            served += {group[0] for group, _ in world.running}
-            for group, node in sorted(world.running):
-                world.hire.ended(group, node)
-            world.running.clear()
-    assert sorted(served) == ["j0", "j1", "j2"]
-    assert of_kind(world.log, Stopped)[0].group[0] == "j2"
-    assert Why.GANG in {each.reason.why for each in of_kind(world.log, Postponed)}
-
-
-def test_without_the_rule_they_wait_for_each_other_forever() -> None:
-    world = half_placed(None)
-    before = Counter(world.running)
-    assert of_kind(rounds(world, 40), Stopped) == []
-    assert world.running == before
-
-
 # -- planted bugs --------------------------------------------------------------------------------------------------
 def keeps_tasks(stop_all: Any) -> Any:
     return lambda self, groups, reason: iter(())
