@@ -68,8 +68,12 @@ class World:
         decisions = self.take(self.hire.round(self.now))
         if isinstance(self.hire, Hire):
             placed = Counter(each.node for each in of_kind(decisions, Placed))
-            assert max(placed.values(), default=0) <= 1
-            assert max(Counter(each.job for each in of_kind(decisions, FlavorChosen)).values(), default=0) <= 1
+            passes = self.hire.network.reading.passes
+            assert len(self.hire.repeated) < passes
+            assert sum(self.hire.repeated) <= self.hire.limits.groups
+            if passes == 1:
+                assert max(placed.values(), default=0) <= 1
+            assert max(Counter(each.job for each in of_kind(decisions, FlavorChosen)).values(), default=0) <= passes
         self.check_reported(decisions)
         return decisions
 

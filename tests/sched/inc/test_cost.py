@@ -1,4 +1,4 @@
-"""Each term of Tables 4 and 5 against a table worked by hand, in all three readings; what decided is named."""
+"""Each term of Tables 4 and 5 against a table worked by hand, in all readings; what decided is named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from offpath.sched.inc import cost
 from offpath.sched.inc.cost import EdgeCost
-from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, READINGS, Reading
+from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, HIRE_PROSE, READINGS, Reading
 
 ALL = (HIRE, HIRE_PAPER, HIRE_CODE)
 """The order of the columns below."""
@@ -52,17 +52,18 @@ def test_balance_wins_over_imbalance_only_as_corrected() -> None:
 @pytest.mark.parametrize(
     ("level", "expected"),
     [  # a fat-tree's ToR, aggregation, core: hops 1, 2, 3
-        (1, (0, 100, 100)), (2, (50, 50, 50)), (3, (100, 33, 0)),
+        (1, (100, 100, 100)), (2, (50, 50, 50)), (3, (0, 33, 0)),
     ],
 )  # fmt: skip
 def test_phi_tor(level: int, expected: Three) -> None:
     assert tuple(cost.tor(level, 3, each) for each in ALL) == expected
+    assert cost.tor(level, 3, HIRE_PROSE) == 100 - expected[0], "the prose: far from servers is dear"
 
 
 @pytest.mark.parametrize(
     ("level", "expected"),
     [  # idle: (0 + b + ToR + 0)/4 with b = 0, 100, 100; the simulator's are 25 core, 37 aggregation, 50 ToR
-        (1, (0, 50, 50)), (2, (12, 37, 37)), (3, (25, 33, 25)),
+        (1, (25, 50, 50)), (2, (12, 37, 37)), (3, (0, 33, 25)),
     ],
 )  # fmt: skip
 def test_idle_switch_to_sink(level: int, expected: Three) -> None:
@@ -70,10 +71,10 @@ def test_idle_switch_to_sink(level: int, expected: Three) -> None:
 
 
 def test_busy_switch_to_sink() -> None:
-    """u = (50, 25, 0): average 25, deviation 20; ToR; two of three services: (25 + 20 + 0 + 66)/4 = 27."""
+    """u = (50, 25, 0): average 25, deviation 20; ToR; two of three services: (25 + 20 + 100 + 66)/4 = 52."""
     edge = cost.switch_sink((50, 12, 0), (100, 48, 22), 1, 3, 2, 3, HIRE)
-    assert edge.terms == (("utilization", 25), ("balance", 20), ("distance", 0), ("active services", 66))
-    assert edge.total == 27
+    assert edge.terms == (("utilization", 25), ("balance", 20), ("distance", 100), ("active services", 66))
+    assert edge.total == 52
 
 
 def test_a_network_of_one_level_has_no_distance() -> None:

@@ -23,7 +23,6 @@ from offpath.sched.inc.decisions import (
 )
 from offpath.sched.inc.errors import PlacementInvalid, Unhostable
 from offpath.sched.inc.flavors import Status
-from offpath.sched.inc.live.live_hire import LiveHire
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, READINGS, Reading
 from offpath.sched.inc.request import Composite, CompReq, Connection, Servers, Tie
@@ -197,43 +196,6 @@ def test_a_job_whose_tasks_have_all_ended_is_gone() -> None:
         world.hire.ended(group, node)
     assert world.hire.jobs == {}
     assert world.hire.resources.state() == world.idle
-
-
-def half_placed(gang_ms: int | None) -> World:
-    """Three jobs want all three switches. None has them: the second holds two, the third one."""
-    world = World(0, resources=cluster(leaf_spine(2, 2, 1)))
-    hire = LiveHire(world.hire.resources, gang_ms=gang_ms)
-    world.use(hire)
-    for n in range(3):
-        world.submit(CompReq(f"j{n}", (Composite("c", "coordinator", Servers(2, 100, 100), among=("netchain",)),)))
-    for group, node in ((("j1", "c.netchain"), 4), (("j1", "c.netchain"), 5), (("j2", "c.netchain"), 6)):
-        hire.adopt(group, node, 0)
-        world.running[group, node] += 1
-    return world
-
-
-def test_of_half_placed_jobs_the_youngest_gives_up_and_all_are_served_in_turn() -> None:
-    world = half_placed(2_000)
-    served: list[str] = []
-    for _ in range(100):
-        seen = world.round()
-        assert len({each.group[0] for each in of_kind(seen, Stopped)}) <= 1
-        assert {each.reason.why for each in of_kind(seen, Stopped)} <= {Why.GANG}
-        if len(world.running) == 3 and len({group for group, _ in world.running}) == 1:
-            served += {group[0] for group, _ in world.running}
-            for group, node in sorted(world.running):
-                world.hire.ended(group, node)
-            world.running.clear()
-    assert sorted(served) == ["j0", "j1", "j2"]
-    assert of_kind(world.log, Stopped)[0].group[0] == "j2"
-    assert Why.GANG in {each.reason.why for each in of_kind(world.log, Postponed)}
-
-
-def test_without_the_rule_they_wait_for_each_other_forever() -> None:
-    world = half_placed(None)
-    before = Counter(world.running)
-    assert of_kind(rounds(world, 40), Stopped) == []
-    assert world.running == before
 
 
 # -- planted bugs --------------------------------------------------------------------------------------------------

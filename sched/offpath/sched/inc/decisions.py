@@ -18,7 +18,7 @@ class Why(StrEnum):
     ONLY = "only"
     """No other place fits."""
     RULE = "rule"
-    """A baseline's rule; the text has it."""
+    """A baseline's rule, or one of a reading; the text has it."""
     NO_ROOM = "no-room"
     """No node fits now."""
     CROWDED = "crowded"

@@ -1,12 +1,13 @@
 """The policy `hire`: events in, decisions out, by rounds over the flow network (HIRE §5.3). No clock, no randomness.
 
 A round takes back flavors that did not get their places in time, builds and solves the network, chooses flavors and
-starts tasks: in each round at most one task per node and at most one flavor per job.
+starts tasks. A network gives at most one task to a node and one flavor to a job; what got a place and still waits comes
+into another network of the same round, as often as the reading says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from offpath.sched.inc import cost
@@ -20,7 +21,8 @@ from offpath.sched.inc.decisions import (
     Why,
 )
 from offpath.sched.inc.flow import solve
-from offpath.sched.inc.network import FlowNetwork, Limits, Round
+from offpath.sched.inc.gangs import whole
+from offpath.sched.inc.network import FlowNetwork, GroupNode, Limits, Round
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
@@ -75,50 +77,93 @@ class Hire(Scheduler):
         resting = [job for job in jobs if job.not_before_ms > now_ms]
         able = [job for job in jobs if job.not_before_ms <= now_ms]
         self.watch("prepare")
-        prepared = self.network.prepare(able)
+        self.repeated = []
+        held = self._held(able)
+        first, made = self._pass(able, now_ms, held)
+        decisions += made
+        latest, groups = _by_id(first), len(first.groups)
+        for _ in range(self.network.reading.passes - 1):
+            again = self._again(able, made, held, groups)
+            if not again:
+                break
+            held = frozenset()
+            built, made = self._pass(again, now_ms, held)
+            decisions += made
+            latest |= _by_id(built)
+            groups += len(built.groups)
+            self.repeated.append(len(built.groups))
+        for job in jobs:
+            job.note_holding(now_ms)
+        out = {job.number for job in (*first.left_out, *resting)}
+        decisions += self._postponed([job for job in able if job.number not in out], latest)
+        decisions += self._outside(first.left_out, resting)
+        self.watch("decisions")
+        return decisions
+
+    def _held(self, able: Sequence[PendingJob]) -> frozenset[int]:
+        """Jobs whose tasks on servers wait for the second pass, so that they come near the switches of the first: those
+        with an open choice. None if there is no room for two passes of all groups."""
+        if not self.network.reading.is_switch_first:
+            return frozenset()
+        groups = sum(len(job.materialized()) + len(job.undecided()) for job in able)
+        if 2 * groups > self.limits.groups:
+            return frozenset()
+        return frozenset(job.number for job in able if job.undecided() and job.materialized())
+
+    def _again(
+        self, able: Sequence[PendingJob], made: Sequence[Decision], held: Collection[int], groups: int
+    ) -> list[PendingJob]:
+        """Jobs of another pass: those that got a place in the last one and still wait, and ``held`` ones. None if a
+        round with them had more groups than one network may have; ``groups``: in its networks so far."""
+        served = {each.group[0] for each in made if isinstance(each, Placed)}
+        found = [job for job in able if job.request.job in served or job.number in held]
+        groups += sum(len(job.materialized()) + len(job.undecided()) for job in found)
+        return [job for job in found if job.materialized() or job.undecided()] if groups <= self.limits.groups else []
+
+    def _pass(self, jobs: Sequence[PendingJob], now_ms: int, held: Collection[int]) -> tuple[Round, list[Decision]]:
+        """One network: at most one task per node from its flow, and at most one flavor per job."""
+        prepared = self.network.prepare(jobs, held)
         self.watch("cost")
-        built = self.network.built(prepared, able, now_ms)
+        built = self.network.built(prepared, jobs, now_ms)
         self.watch("build")
         flow = solve(built.problem)
         self.watch("solve")
         picked = self.network.picked(built, flow)
+        if self.network.reading.is_whole:
+            picked = whole(self.network, built, picked)
         reasons = verdicts(self.network, built, picked)  # before anything starts: then costs are those that decided
+        decisions: list[Decision] = []
+        chosen: set[tuple[int, str]] = set()
         for each, reason in zip(picked, reasons, strict=True):
-            if each.of.flavor is not None:
-                each.of.job.choose(each.of.group, now_ms)
-                text = f"{each.of.group.implementation} on {self._name(each.node)}"
-                decisions.append(FlavorChosen(each.of.job.request.job, each.of.group.composite,
-                                              each.of.group.implementation, reason.about(text)))  # fmt: skip
+            of = each.of
+            if of.flavor is not None and (of.job.number, of.group.composite) not in chosen:
+                chosen.add((of.job.number, of.group.composite))
+                of.job.choose(of.group, now_ms)
+                text = f"{of.group.implementation} on {self._name(each.node)}"
+                decisions.append(FlavorChosen(of.job.request.job, of.group.composite, of.group.implementation,
+                                              reason.about(text)))  # fmt: skip
         for each, reason in zip(picked, reasons, strict=True):
             # The flavors first: a reader in order sees why a group starts.
             group = each.of.group
             self._start(each.of.job, group, each.node)
             text = f"{group.id[1]} on {self._name(each.node)}"
             decisions.append(Placed(group.id, each.node, 1, reason.about(text)))
-        for job in jobs:
-            job.note_holding(now_ms)
-        decisions += self._postponed(built, resting)
-        self.watch("decisions")
-        return decisions
+        return built, decisions
 
-    def _postponed(self, built: Round, resting: Sequence[PendingJob]) -> Iterator[Postponed]:
-        """What still waits in the network, and what waits for the network."""
-        open_: dict[int, set[GroupId]] = {}
-        for of in built.groups.values():
-            job = of.job
-            if job.number not in open_:
-                open_[job.number] = {each.id for each in (*job.materialized(), *job.undecided())}
-            tasks = job.waiting(of.group)
-            if tasks and of.group.id in open_[job.number]:
-                yield Postponed(of.group.id, tasks, self._why_waiting(of.group, bool(of.shortcuts)))
-        in_network = {of.group.id for of in built.groups.values()}
-        for job in built.selectors.values():
-            for group in job.undecided():
-                if group.id not in in_network:  # its flavor was not offered
-                    yield Postponed(group.id, job.waiting(group), self._why_waiting(group, False))
+    def _postponed(self, jobs: Sequence[PendingJob], latest: Mapping[GroupId, GroupNode]) -> Iterator[Postponed]:
+        """What still waits of the jobs in the network. ``latest``: each group as of its last network; one that is not
+        there is of a flavor that was not offered."""
+        for job in jobs:
+            for group in (*job.materialized(), *job.undecided()):
+                of = latest.get(group.id)
+                has_edges = of is not None and bool(of.shortcuts)
+                yield Postponed(group.id, job.waiting(group), self._why_waiting(group, has_edges))
+
+    def _outside(self, left_out: Sequence[PendingJob], resting: Sequence[PendingJob]) -> Iterator[Postponed]:
+        """What waits for the network."""
         backlog = Reason(Why.BACKLOG, f"{self.limits.groups} task groups are in the network before it")
         rest = Reason(Why.GANG, "it gave up its places, so that another job gets all of its own")
-        for job, reason in [(each, backlog) for each in built.left_out] + [(each, rest) for each in resting]:
+        for job, reason in [(each, backlog) for each in left_out] + [(each, rest) for each in resting]:
             for group in (*job.materialized(), *job.undecided()):
                 yield Postponed(group.id, job.waiting(group), reason)
 
@@ -160,3 +205,7 @@ class Hire(Scheduler):
         job.release(now_ms + self.gang_ms)
         for other in overdue[:-1]:
             other.holding_since_ms = now_ms
+
+
+def _by_id(built: Round) -> dict[GroupId, GroupNode]:
+    return {of.group.id: of for of in built.groups.values()}

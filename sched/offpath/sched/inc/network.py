@@ -8,7 +8,7 @@ trees that no task can reach are left out (`trees`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -84,12 +84,13 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Picked:
     """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
-    node or the top of a subtree."""
+    node or the top of a subtree. ``rule``: why it goes there although another place may be cheaper."""
 
     of: GroupNode
     node: int
     end: int
     is_subtree: bool
+    rule: str = ""
 
 
 class FlowNetwork:
@@ -206,12 +207,13 @@ class FlowNetwork:
         return self._shortcuts.computed
 
     # -- a round ---------------------------------------------------------------------------------------------------
-    def prepare(self, jobs: Sequence[PendingJob]) -> Prepared:
-        """Which of these jobs, in the order of their submission, are in the network, and all their groups' edges."""
+    def prepare(self, jobs: Sequence[PendingJob], held: Collection[int] = ()) -> Prepared:
+        """Which of these jobs, in the order of their submission, are in the network, and all their groups' edges. Jobs
+        with these numbers are there with their undecided groups only."""
         prepared = Prepared([], [])
         groups = 0
         for job in jobs:
-            wanted, undecided = job.materialized(), job.undecided()
+            wanted, undecided = [] if job.number in held else job.materialized(), job.undecided()
             if not wanted and not undecided:
                 continue
             if prepared.left_out or groups + len(wanted) + len(undecided) > self.limits.groups:

@@ -16,7 +16,7 @@ from offpath.sched.inc.baselines import Baseline, K8s, Sparrow, Yarn
 from offpath.sched.inc.coco import CoCo
 from offpath.sched.inc.hire import Hire
 from offpath.sched.inc.one_flavor import HireOneFlavor
-from offpath.sched.inc.readings import HIRE_CODE, HIRE_CORE, HIRE_PAPER
+from offpath.sched.inc.readings import HIRE_CODE, HIRE_PAPER, HIRE_PROSE
 from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
 from offpath.sched.inc.scheduler import Scheduler
 from offpath.sched.inc.variants import Fallback, Mode
@@ -44,7 +44,7 @@ def _baseline(kind: type[Baseline], mode: Mode) -> Policy:
 POLICIES: Final[dict[str, Policy]] = {
     "hire": Policy("hire", Hire),
     "hire-one-flavor": Policy("hire-one-flavor", HireOneFlavor),
-    "hire-core": Policy("hire-core", partial(Hire, reading=HIRE_CORE)),
+    "hire-prose": Policy("hire-prose", partial(Hire, reading=HIRE_PROSE)),
     "hire-paper": Policy("hire-paper", partial(Hire, reading=HIRE_PAPER)),
     "hire-code": Policy("hire-code", partial(Hire, reading=HIRE_CODE)),
     CoCo.name: Policy(CoCo.name, CoCo, Mode.TIMEOUT, is_shared=False),

@@ -74,6 +74,8 @@ def verdicts(network: FlowNetwork, built: Round, picked: Sequence[Picked]) -> li
         terms = tuple(zip([_NAMES[name] for name in names[:count]], values[:count], strict=True))
         if is_cheaper and terms:
             found[n] = Verdict(Why.CHEAPEST, ", ".join([name for name, _ in terms]), terms)
+        elif picked[n].rule:
+            found[n] = Verdict(Why.RULE, picked[n].rule, terms)
         else:
             found[n] = Verdict(Why.NO_CHEAPER, "as cheap as any that was left", terms)
     return found

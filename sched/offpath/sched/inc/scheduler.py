@@ -22,11 +22,13 @@ class Scheduler:
     """A cluster and its jobs. ``resources`` belongs to it: change it only through the events below.
 
     ``is_counting_lacks``: False leaves out of the reasons how many nodes lack what, which asks every node.
+    ``repeated``: task groups of each further pass of the last round; a policy that looks once has none.
     """
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.is_counting_lacks = True
+        self.repeated: list[int] = []
         self.jobs: dict[str, PendingJob] = {}
         self._numbers = 0
 

@@ -178,6 +178,7 @@ class _Simulation:
         self.rounds += 1
         placed = sum(isinstance(each, Placed) for each in decisions)
         took_ms = self.thinking.of(placed, waiting)
+        took_ms += sum(self.thinking.of(0, groups) for groups in self.scheduler.repeated)
         self.free_ms = self.now_ms + max(took_ms, PERIOD_MS)
         touched = dict.fromkeys(self._carried_out(decisions, self.now_ms + took_ms))
         for name in touched:

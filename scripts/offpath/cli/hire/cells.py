@@ -67,7 +67,7 @@ def cell(**world: Any) -> dict[str, Any]:
 
 
 def speed(**world: Any) -> dict[str, Any]:
-    """As `cell`, and processor time of the solver in ms, by round (figure 7). Only for policies of HIRE."""
+    """As `cell`, and processor time of the solver in ms, by network (figure 7). Only for policies of HIRE."""
     took: list[float] = []
     with _measured(took):
         row = _row(World(**world))

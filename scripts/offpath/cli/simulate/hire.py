@@ -22,7 +22,7 @@ from offpath.cli.simulate.hire_rows import beyond, claim_rows, mean_rows, run_ro
 from offpath.cli.simulate.hire_text import text
 from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.sched.errors import SchedError
-from offpath.sched.inc.policies import NINE
+from offpath.sched.inc.policies import NINE, POLICIES
 
 DESCRIPTION: Final = "HIRE: servers and switches placed together (figures 7 and 8a to 8j)"
 SYNTHETIC: Final = os.path.join("hire", "hire_synth_jobs.csv")
@@ -37,13 +37,14 @@ TIMEOUTS: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
 MUS: Final = (1.0, 0.5, 0.25, 0.05)
 QUICK_MUS: Final = (1.0, 0.5)
 LOADS: Final = (0.6, 0.9, 1.2, 1.5)
-READINGS: Final = ("hire-core", "hire-paper", "hire-code")
-SOME: Final = ("hire", "hire-one-flavor", "hire-core", "hire-paper", "coco++", "k8++/concurrent", "k8++/timeout")
+READINGS: Final = ("hire-paper", "hire-prose", "hire-code")
+SOME: Final = ("hire", "hire-one-flavor", "hire-paper", "coco++", "k8++/concurrent", "k8++/timeout")
 PARTS: Final = ("7", "8", "load", "pods", "k12", "tuning", "k26")
 _USUAL: Final = PARTS[:-1]
 """Without ``k26``, the paper's cluster: it takes long."""
-_RULES_VERSION: Final = 1
-"""It increases when pieces of the same name get different results, so that a run does not continue with old ones."""
+_RULES_VERSIONS: Final = {"hire": 2}
+"""By family of policies, others 1. It increases when pieces of the same name get different results, so that a run does
+not continue with old ones."""
 Piece = tuple[str, dict[str, Any]]
 
 
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> Report:
         "experiment": "hire", "quick": options.quick, "seeds": len(options.seeds),
         "figure_7": speed_rows((words, result) for words, result in finished if words["part"] == "7"),
         "means": means, "tuning": tuned(means), "claims": claim_rows(means),
-        "beyond": [row for ours in ("hire", "hire-core") for row in beyond(rows, ours)],
+        "beyond": beyond(rows, "hire"),
         "runs": [{key: value for key, value in row.items() if key != "detours_by_job"} for row in rows], "plots": [],
     }  # fmt: skip
     data["seconds"] = round(time.monotonic() - begun, 1)
@@ -143,9 +144,14 @@ def _pieces(options: Options, part: str, worlds: list[World], policies: tuple[st
     for world in worlds:
         for name in options.policies or policies:
             words = replace(world, policy=name).as_arguments()
-            key = f"{kind} {' '.join(str(each) for each in words.values())} rules {_RULES_VERSION}"
+            key = f"{kind} {' '.join(str(each) for each in words.values())} rules {_rules_version(name)}"
             pieces.append((key, {"kind": kind, "world": words, "part": part}))
     return pieces
+
+
+def _rules_version(policy: str) -> int:
+    """Of the policy's family: all of HIRE's are one."""
+    return _RULES_VERSIONS.get("hire" if policy in POLICIES and policy.startswith("hire") else policy, 1)
 
 
 def _both(world: World, seeds: range) -> list[World]:

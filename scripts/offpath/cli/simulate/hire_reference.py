@@ -24,7 +24,7 @@ BELOW_1_S: Final = 0.9
 
 def paper_of(policy: str, mu: float, is_heterogeneous: bool) -> dict[str, Any] | None:
     """The paper's numbers for a row, under the names of the row's own; [least, greatest]. None: it prints none."""
-    if mu != 1 or policy in ("hire-core", "hire-paper", "hire-code"):
+    if mu != 1 or policy in ("hire-prose", "hire-paper", "hire-code"):
         return None
     best = BEST_BASELINE[is_heterogeneous]
     if policy == "hire":

@@ -69,14 +69,14 @@ def _at(row: Row, path: Sequence[str]) -> float | None:
 
 
 def speed_rows(finished: Iterable[Finished]) -> list[Row]:
-    """Figure 7: the solver's processor time by μ."""
+    """Figure 7: the solver's processor time by μ, for each network."""
     by_mu: dict[float, list[float]] = {}
     for words, result in finished:
         by_mu.setdefault(words["world"]["mu"], []).extend(result["solve_ms"])
     rows = []
     for mu, took in sorted(by_mu.items()):
         took.sort()
-        rows.append({"mu": mu, "rounds": len(took), "p50_ms": round(statistics.median(took), 3) if took else None,
+        rows.append({"mu": mu, "networks": len(took), "p50_ms": round(statistics.median(took), 3) if took else None,
                      "p99_ms": round(took[int(0.99 * (len(took) - 1))], 3) if took else None})  # fmt: skip
     return rows
 

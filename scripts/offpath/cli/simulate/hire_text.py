@@ -13,7 +13,7 @@ def text(data: dict[str, Any]) -> str:
     lines = [line for part in dict.fromkeys(row["part"] for row in data["means"]) for line in _part(data, part)]
     for row in data["figure_7"]:
         lines.append(f"figure 7, μ = {row['mu']:g}: solver {row['p50_ms']} ms median, {row['p99_ms']} ms p99,"
-                     f" {row['rounds']} rounds")  # fmt: skip
+                     f" {row['networks']} networks")  # fmt: skip
     for row in data["tuning"]:
         lines.append(f"timeout of {row['fallback']:.0%}, {row['name']:18} satisfied {row['inc_satisfied']:.1%},"
                      f" p99 {row['p99_s']:.1f} s{' (chosen)' if row['chosen'] else ''}")  # fmt: skip

@@ -1,0 +1,137 @@
+"""Groups on switches start whole: the flow gives a group its first places, this completes it or takes it out.
+
+A flow may give each of two groups a part of what both need, and then none of them runs. Groups are completed in the
+order of their jobs, by trial on the resources, which are at the end as before.
+
+The first switch of a job is the flow's. Once a job has one of the highest switches, all its servers are below one of
+its switches, and further high ones save it no detour: they become the dearest, so that other jobs get one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from offpath.sched.inc.cost import ONE
+from offpath.sched.inc.cost_columns import SINK_TERMS
+from offpath.sched.inc.layers import Ints
+from offpath.sched.inc.network import FlowNetwork, GroupNode, Picked, Round
+from offpath.sched.inc.pending import PendingJob
+from offpath.sched.inc.poly import GroupId
+
+_DISTANCE: Final = SINK_TERMS.index("distance")
+_HAS_TOP: Final = "another switch of the job is above all its servers"
+
+
+@dataclass(slots=True)
+class _Gang:
+    """What starts together: the groups on switches of a flavor, or a single group. ``picked``: by the flow."""
+
+    job: PendingJob
+    parts: list[GroupNode]
+    picked: list[Picked] = field(default_factory=list)
+
+
+def whole(network: FlowNetwork, built: Round, picked: Sequence[Picked]) -> list[Picked]:
+    """``picked`` without groups on switches that cannot have all their places now, and with the places that the others
+    still need; sorted by node. Nothing is started."""
+    nodes = {of.group.id: of for of in built.groups.values()}
+    gangs: dict[tuple[int, str, str], _Gang] = {}
+    found = []
+    for each in picked:
+        parts = _parts(network, nodes, each.of)
+        if parts:
+            key = each.of.job.number, each.of.group.composite, parts[0].group.id[1]
+            gangs.setdefault(key, _Gang(each.of.job, parts)).picked.append(each)
+        else:
+            found.append(each)
+    trial = _Trial(network, {each.node for gang in gangs.values() for each in gang.picked})
+    for each in found:
+        if each.of.group.is_inc:
+            trial.start(each)
+    for _, gang in sorted(gangs.items(), key=lambda each: each[0]):
+        complete = trial.completed(gang)
+        if complete is not None:
+            found += complete
+    trial.end()
+    return sorted(found, key=lambda each: each.node)
+
+
+def _parts(network: FlowNetwork, nodes: Mapping[GroupId, GroupNode], of: GroupNode) -> list[GroupNode]:
+    """The groups on switches that start with this one. Empty: it starts task by task, because it is on servers, runs in
+    part already, or has more tasks than a group has edges."""
+    if of.flavor is not None:
+        flavor = of.job.request.implementation(of.group.composite, of.group.implementation)
+        parts = [nodes[each.id] for each in flavor if each.is_inc]
+    else:
+        parts = [of] if of.group.is_inc and not network.resources.tasks_of(of.group.id) else []
+    return parts if all(of.job.waiting(each.group) <= network.limits.shortcuts for each in parts) else []
+
+
+class _Trial:
+    """Starts that are taken back at the end. ``wanted``: nodes that the flow gave to some gang."""
+
+    def __init__(self, network: FlowNetwork, wanted: set[int]) -> None:
+        self._network, self._resources = network, network.resources
+        self._wanted: Ints = np.array(sorted(wanted), np.int64)
+        self._started: list[Picked] = []
+        self._level = self._resources.topology.level
+        self._top = max(self._level)
+
+    def start(self, each: Picked) -> None:
+        """Until `end`."""
+        self._resources.start(each.of.group, each.node)
+        self._started.append(each)
+
+    def end(self, first: int = 0) -> None:
+        """Take back what started after the first so many."""
+        for each in reversed(self._started[first:]):
+            self._resources.stop(each.of.group, each.node)
+        del self._started[first:]
+
+    def completed(self, gang: _Gang) -> list[Picked] | None:
+        """All places of the gang on switches, and what the flow gave it on servers. None: there are too few; then
+        nothing of it is started."""
+        before = len(self._started)
+        for of in gang.parts:
+            own = [each.node for each in gang.picked if each.of is of]
+            for _ in range(gang.job.waiting(of.group)):
+                has_top = self._has_top(gang.job, before)
+                node = self._next(of, own, has_top)
+                if node is None:
+                    self.end(before)
+                    return None
+                self.start(Picked(of, node, node, False, _HAS_TOP if has_top else ""))
+        return self._started[before:] + [each for each in gang.picked if not each.of.group.is_inc]
+
+    def _has_top(self, job: PendingJob, before: int) -> bool:
+        """One of the highest switches runs a task of the job, and that makes a difference. ``before``: starts that are
+        of other gangs."""
+        if not self._network.reading.is_one_top:
+            return False
+        nodes = [each.node for each in self._started[before:]]
+        nodes += [node for each in job.request.groups if each.is_inc for node in self._resources.nodes_of(each.id)]
+        return any(self._level[node] == self._top for node in nodes)
+
+    def _next(self, of: GroupNode, own: Sequence[int], has_top: bool) -> int | None:
+        """The next place of the group: the flow's, else the cheapest of those that no other gang has from the flow, at
+        last the cheapest. With one of the highest switches the job does not need the flow's."""
+        edges = of.shortcuts
+        nodes = edges.nodes[: edges.places]
+        costs = edges.totals[: edges.places] + self._sinks(nodes, has_top)
+        ranked: list[int] = nodes[np.lexsort((costs, np.isin(nodes, self._wanted)))].tolist()
+        for node in ranked if has_top else [*own, *ranked]:
+            if self._resources.fits(of.group, node):
+                return node
+        return None
+
+    def _sinks(self, nodes: Ints, has_top: bool) -> Ints:
+        """What M → K costs; with ``has_top`` the highest switches are the dearest."""
+        terms = self._network.sink_terms(nodes).copy()
+        if has_top:
+            terms[[self._level[node] == self._top for node in nodes.tolist()], _DISTANCE] = ONE
+        totals: Ints = terms.sum(1) // len(SINK_TERMS)
+        return totals
