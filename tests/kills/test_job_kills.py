@@ -6,6 +6,7 @@ every GPU is free, for the job manager and for Slurm. ``settle_s`` is as for a S
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -92,10 +93,26 @@ def verdict(folder: Path, job: work_admin.JobLine, detail: str) -> str:
     return f"{job.state}, {'had begun' if begun else 'never began'}"
 
 
-def given_away(slurm: SlurmCluster) -> set[str]:
-    """GPUs that Slurm holds for jobs, of all nodes."""
-    text = slurm.command("scontrol", "-d", "-o", "show", "node")
-    return {word.partition("(")[0] for word in text.split() if word.startswith("GresUsed=")}
+def given_away(slurm: SlurmCluster) -> dict[str, str]:
+    """By node the GPUs that Slurm holds for jobs, where it holds some."""
+    found = {}
+    for line in slurm.command("scontrol", "-d", "-o", "show", "node").splitlines():
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if not words["GresUsed"].startswith("gpu:a100:0"):
+            found[words["NodeName"]] = f"{words['GresUsed']} ({words['State']})"
+    return found
+
+
+def assert_free(manager: JobManager, slurm: SlurmCluster) -> None:
+    """For the job manager and for Slurm; and a job that needs all of them runs."""
+    until(lambda: all(node.free == node.gpus for node in manager.status().nodes))
+    until(lambda: slurm.command("squeue", "-h", "-o", "%i %T").strip() == "")
+    with contextlib.suppress(AssertionError):  # what is left is told below
+        until(lambda: given_away(slurm) == {})
+    left = given_away(slurm)
+    manager.submit("all", 8, ["true"])
+    assert manager.ended(["all"], PATIENCE_S)["all"].state == "succeeded", f"a GPU is not free; for Slurm: {left}"
+    assert left == {}
 
 
 def submitted(manager: JobManager, random: Random, folder: Path, number: int) -> str:
@@ -140,11 +157,7 @@ def test_kills_at_seeded_moments_start_no_job_twice_lose_none_and_leak_no_gpu(
     ended = manager.ended(jobs, BOUND_S)
     assert sorted(ended) == sorted(jobs)
     ends = Counter(verdict(tmp_path, ended[job], manager.explain(job).detail) for job in jobs)
-    until(lambda: all(node.free == node.gpus for node in manager.status().nodes))
-    until(lambda: slurm.command("squeue", "-h", "-o", "%i %T").strip() == "")
-    until(lambda: given_away(slurm) == {"GresUsed=gpu:a100:0"})
-    manager.submit("all", 8, ["true"])
-    assert manager.ended(["all"], PATIENCE_S)["all"].state == "succeeded", "a GPU is not free"
+    assert_free(manager, slurm)
     keep(
         "job_kills.txt",
         f"{sum(killed.values())} kills ({dict(sorted(killed.items()))}), seed {SEED}, while {len(jobs)} jobs of 1 to 4"
