@@ -32,7 +32,7 @@ class Locality:
         self._topology = topology
         self._gain, self._decay = gain, decay
         self._layers = layers or layers_of(topology)
-        self._spread: dict[int, list[tuple[int, int]]] = {}
+        self._spread = self._layers.spreads.setdefault((gain, decay), {})
         self._gains: dict[GroupId, Counter[int]] = {}
         self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
         """By group: |G|, and 1 − Υ where it is above 0."""

@@ -100,10 +100,10 @@ class FlowNetwork:
         self.resources, self.reading, self.limits = resources, reading, limits
         self._hosts, self._switches = topology.hosts, topology.switches
         self._top = max(topology.level, default=1)
-        self.trees = trees_of(topology)
+        layers = layers_of(topology)
+        self.trees = trees_of(layers)
         self.sink = self.trees.sink
         self._selector = self.sink + 1
-        layers = layers_of(topology)
         self._locality = Locality(topology, layers=layers)
         self._recount: dict[GroupId, int] = {}
         """Groups on servers whose Υ is out of date, with |G|."""
