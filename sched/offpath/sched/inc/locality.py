@@ -39,7 +39,9 @@ class Locality:
 
     def propagate(self, group: GroupId, start: int, sign: int = 1) -> None:
         """Algorithm 1: Γ of the switches near ``start`` rises (``sign`` 1: a task started) or falls (−1: stopped)."""
-        gains = self._gains.setdefault(group, Counter())
+        gains = self._gains.get(group)
+        if gains is None:
+            gains = self._gains[group] = Counter()
         if start not in self._spread:
             self._spread[start] = list(spread(self._topology, start, self._gain, self._decay))
         for node, gain in self._spread[start]:

@@ -241,7 +241,10 @@ class Resources:
         else:
             self._on_server[node] = plus(self._on_server[node], group.demand)
         self._running[node][group.id] += 1
-        self._nodes_of.setdefault(group.id, Counter())[node] += 1
+        nodes = self._nodes_of.get(group.id)
+        if nodes is None:
+            nodes = self._nodes_of[group.id] = Counter()
+        nodes[node] += 1
 
     def stop(self, group: TaskGroup, node: int) -> None:
         """Raises: PlacementInvalid: no task of the group runs there; nothing changes."""
