@@ -343,7 +343,7 @@ class FlowNetwork:
 
 
 def _ways(built: Round, flows: Ints, first_edge: int) -> list[tuple[int, int, int]]:
-    """Of each unit that reaches a place: the place and the group, as nodes of the problem, and by which edge it left."""
+    """Of each unit that reaches a place: the place and its group, as nodes of the problem, and the edge between."""
     tails, heads = np.frombuffer(built.problem.tails, np.int64), np.frombuffer(built.problem.heads, np.int64)
     units = np.repeat(np.arange(built.first_sink), flows[: built.first_sink])
     units = units[np.argsort(heads[units], kind="stable")]
