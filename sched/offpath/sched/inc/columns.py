@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from typing import Final
@@ -52,9 +53,9 @@ class Columns:
         self.active: Ints = np.zeros(switches, np.int64)
         """Active services."""
         self.lost: Flags = np.zeros(resources.topology.nodes, np.bool_)
-        self._covered: dict[str, dict[int, Vector]] = {}
+        self._covered: defaultdict[str, dict[int, Vector]] = defaultdict(dict)
         """By service: what it shares on the switches that run it."""
-        self._sharing: dict[tuple[str, Vector], set[int]] = {}
+        self._sharing: defaultdict[tuple[str, Vector], set[int]] = defaultdict(set)
         """By service and shared demand: the switches where a task states that demand."""
         self._on: list[frozenset[tuple[str, Vector]]] = [frozenset()] * switches
         self._excess: dict[tuple[str, Vector], tuple[Ints, Flags]] = {}
@@ -99,9 +100,9 @@ class Columns:
             self._sharing[service, shared].discard(at)
         covered = self.resources.covered(node)
         for service, demand in covered.items():
-            self._covered.setdefault(service, {})[at] = demand
-        for key in now - self._on[at]:
-            self._sharing.setdefault(key, set()).add(at)
+            self._covered[service][at] = demand
+        for key in now - self._on[at] if self._on[at] else now:
+            self._sharing[key].add(at)
         self._on[at] = now
         self.active[at] = len(covered)
 

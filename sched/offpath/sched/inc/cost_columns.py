@@ -4,7 +4,7 @@ edges that decided something are worked out by `cost`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,21 @@ _NOTHING_LEFT: Final = 2.0**-20
 
 def average_and_deviation(values: Ints, counted: Flags) -> tuple[Ints, Ints]:
     """`cost.average` and `cost.deviation` of the last axis; ``counted``: which values there are."""
-    count = counted.sum(-1)
+    count = _summed(counted)
     some = np.maximum(count, 1)
     values = np.where(counted, values, 0)
-    total, squares = values.sum(-1), (values * values).sum(-1)
+    total, squares = _summed(values), _summed(values * values)
     # The root of a whole number below 2^50 is exact after rounding down.
     root = np.sqrt((count * squares - total * total).astype(np.float64)).astype(np.int64)
     return total // some, root // some
+
+
+def _summed(values: NDArray[Any]) -> Ints:
+    """Over the last axis. It is short: adding its columns takes a third of the time of a sum along it."""
+    found = values[..., 0].astype(np.int64)
+    for at in range(1, values.shape[-1]):
+        found += values[..., at]
+    return found
 
 
 # -- M → K ---------------------------------------------------------------------------------------------------------
@@ -124,7 +132,8 @@ def switch_fits(needed: Ints, rest: Ints, reading: Reading) -> Costs:
     """`cost.fit`'s average and deviation added up, or `UNFIT`. ``needed``: shape [demands, nodes, 3]; ``rest``: shape
     [nodes, 3]."""
     average, spread = fits(needed, rest, reading)
-    found: Costs = np.where((needed <= rest).all(-1), average + spread, UNFIT).astype(np.int16)
+    is_fit = _summed(needed <= rest) == rest.shape[-1]
+    found: Costs = np.where(is_fit, average + spread, UNFIT).astype(np.int16)
     return found
 
 

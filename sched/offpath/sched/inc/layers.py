@@ -49,6 +49,8 @@ class Layers:
         )
         """By server: its first switch, itself if it has none."""
         self._over: dict[int, frozenset[int]] = {}
+        self.spreads: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
+        """Γ's steps (`locality.spread`) as far as they were asked for, by γ and ξ, then by switch."""
         self.levels = list(self._levels(0))
         self.switch_levels = list(self._levels(topology.hosts))
         """Of the children only the switches."""

@@ -32,14 +32,16 @@ class Locality:
         self._topology = topology
         self._gain, self._decay = gain, decay
         self._layers = layers or layers_of(topology)
-        self._spread: dict[int, list[tuple[int, int]]] = {}
+        self._spread = self._layers.spreads.setdefault((gain, decay), {})
         self._gains: dict[GroupId, Counter[int]] = {}
         self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
         """By group: |G|, and 1 − Υ where it is above 0."""
 
     def propagate(self, group: GroupId, start: int, sign: int = 1) -> None:
         """Algorithm 1: Γ of the switches near ``start`` rises (``sign`` 1: a task started) or falls (−1: stopped)."""
-        gains = self._gains.setdefault(group, Counter())
+        gains = self._gains.get(group)
+        if gains is None:
+            gains = self._gains[group] = Counter()
         if start not in self._spread:
             self._spread[start] = list(spread(self._topology, start, self._gain, self._decay))
         for node, gain in self._spread[start]:

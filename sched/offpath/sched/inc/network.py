@@ -101,10 +101,10 @@ class FlowNetwork:
         self.resources, self.reading, self.limits = resources, reading, limits
         self._hosts, self._switches = topology.hosts, topology.switches
         self._top = max(topology.level, default=1)
-        self.trees = trees_of(topology)
+        layers = layers_of(topology)
+        self.trees = trees_of(layers)
         self.sink = self.trees.sink
         self._selector = self.sink + 1
-        layers = layers_of(topology)
         self._locality = Locality(topology, layers=layers)
         self._recount: dict[GroupId, int] = {}
         """Groups on servers whose Υ is out of date, with |G|."""
@@ -332,27 +332,34 @@ class FlowNetwork:
     def picked(self, built: Round, flow: Flow) -> list[Picked]:
         """Which task goes where, sorted by node. Flow into a subtree reaches places that all fit the groups that sent
         it there, so any way of taking it apart is valid; this one follows the order of the arcs."""
-        problem, edges = built.problem, built.edges
+        edges = built.edges
         if edges is None:
             return []
-        used = np.array(flow.used, np.int64)
-        tails, heads = (np.frombuffer(each, np.int64)[used].tolist() for each in (problem.tails, problem.heads))
-        into: dict[int, list[list[int]]] = {}
-        for arc, head in zip(used.tolist(), heads, strict=True):
-            if head != self.sink:
-                into.setdefault(head, []).append([arc, flow.flows[arc]])
-        found = []
-        for place in tails[int(np.searchsorted(used, built.first_sink)) :]:
-            at, edge = place, -1
-            while at not in built.groups:
-                entry = into[at][0]
-                entry[1] -= 1
-                if not entry[1]:
-                    into[at].pop(0)
-                arc = entry[0]
-                at = problem.tails[arc]
-                if arc >= edges.first:  # from its group to what groups share is no edge
-                    edge = arc - edges.first
-            node = place if place < self._hosts else place - 2 * self._switches
-            found.append(Picked(built.groups[at], node, int(edges.ends[edge]), bool(edges.is_subtree[edge])))
-        return found
+        ways = _ways(built, np.array(flow.flows, np.int64), edges.first)
+        chosen = [edge for _, _, edge in ways]
+        ends, are_subtrees = edges.ends[chosen].tolist(), edges.is_subtree[chosen].tolist()
+        return [
+            Picked(built.groups[group], place if place < self._hosts else place - 2 * self._switches, end, is_subtree)
+            for (place, group, _), end, is_subtree in zip(ways, ends, are_subtrees, strict=True)
+        ]
+
+
+def _ways(built: Round, flows: Ints, first_edge: int) -> list[tuple[int, int, int]]:
+    """Of each unit that reaches a place: the place and its group, as nodes of the problem, and the edge between."""
+    tails, heads = np.frombuffer(built.problem.tails, np.int64), np.frombuffer(built.problem.heads, np.int64)
+    units = np.repeat(np.arange(built.first_sink), flows[: built.first_sink])
+    units = units[np.argsort(heads[units], kind="stable")]
+    nodes, starts = np.unique(heads[units], return_index=True)
+    following = dict(zip(nodes.tolist(), starts.tolist(), strict=True))  # by node, its next unit
+    begins, edges = tails[units].tolist(), (units - first_edge).tolist()
+    found = []
+    for place in tails[built.first_sink :][flows[built.first_sink :] > 0].tolist():
+        at, edge = place, -1
+        while at not in built.groups:
+            unit = following[at]
+            following[at] = unit + 1
+            at = begins[unit]
+            if edges[unit] >= 0:  # else it leads from a group to what groups share
+                edge = edges[unit]
+        found.append((place, at, edge))
+    return found

@@ -20,6 +20,7 @@ from offpath.sched.inc.units import MOST_SERVICES, SWITCH_CAPACITY, Vector, fits
 from offpath.sched.topology.graph import Topology
 
 _NOTHING: Final[Vector] = (0, 0, 0)
+_NO_SERVICES: Final[frozenset[tuple[str, Vector]]] = frozenset()
 _Key = TypeVar("_Key")
 
 
@@ -179,6 +180,8 @@ class Resources:
         """The services on a switch with the shared demands that are covered there: one more task that states one of
         these needs only its own demand."""
         services = self._on_switch[node - self.topology.hosts].services
+        if not services:
+            return _NO_SERVICES
         return frozenset([(name, shared) for name, each in services.items() for shared in each.shared])
 
     def covered(self, node: int) -> dict[str, Vector]:
@@ -241,7 +244,10 @@ class Resources:
         else:
             self._on_server[node] = plus(self._on_server[node], group.demand)
         self._running[node][group.id] += 1
-        self._nodes_of.setdefault(group.id, Counter())[node] += 1
+        nodes = self._nodes_of.get(group.id)
+        if nodes is None:
+            nodes = self._nodes_of[group.id] = Counter()
+        nodes[node] += 1
 
     def stop(self, group: TaskGroup, node: int) -> None:
         """Raises: PlacementInvalid: no task of the group runs there; nothing changes."""

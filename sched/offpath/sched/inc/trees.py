@@ -15,8 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from offpath.sched.inc.columns import Flags
-from offpath.sched.inc.layers import Ints, Layers, layers_of
-from offpath.sched.topology.graph import Topology
+from offpath.sched.inc.layers import Ints, Layers
 
 _Arc = tuple[int, int, int]
 """Tail, head and capacity."""
@@ -61,9 +60,9 @@ class Trees:
 
 
 @lru_cache(maxsize=4)
-def trees_of(topology: Topology) -> Trees:
+def trees_of(layers: Layers) -> Trees:
     """Those of the last few topologies are kept."""
-    layers = layers_of(topology)
+    topology = layers.topology
     hosts, switches, nodes = topology.hosts, topology.switches, topology.nodes
     by_level: dict[int, list[int]] = {}
     for node in range(hosts, nodes):
