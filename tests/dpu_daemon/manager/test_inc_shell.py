@@ -16,6 +16,7 @@ from offpath.bindings.engines.local import LocalEngine
 from offpath.bindings.engines.port import NodeInfo
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.wire.inc_admin import CompositeBody, SubmitRequest
+from offpath.dpu_daemon.manager.inc import shell
 from offpath.dpu_daemon.manager.inc.config import IncTable, ServerTable, SwitchTable
 from offpath.dpu_daemon.manager.inc.looks import Looks
 from offpath.dpu_daemon.manager.inc.shell import IncShell
@@ -26,6 +27,16 @@ from offpath.sched.inc.live.records import Command, RequestState, TaskState
 from ...support.processes import BOUND_S
 
 
+class Engine(LocalEngine):
+    """It counts how often it is told to cancel a job."""
+
+    cancels = 0
+
+    async def cancel(self, identity: str) -> None:
+        self.cancels += 1
+        await super().cancel(identity)
+
+
 class Rig:
     """A shell, its engine and its file. Nobody looks at the engine but the test."""
 
@@ -34,7 +45,7 @@ class Rig:
             round_ms=10, server=[ServerTable(name="n0", cpu_milli=1_000, memory_mib=1_024)],
             switch=[SwitchTable(name="s0", hosts=["n0"])],
         )  # fmt: skip
-        self.engine = LocalEngine(folder / "engine", [NodeInfo("n0")])
+        self.engine = Engine(folder / "engine", [NodeInfo("n0")])
         self.store = JobsFile(str(folder / "jobs.sqlite"))
         self.shell = IncShell(table, self.engine, self.store, self._fatal)
         self.looks = 0
@@ -46,6 +57,22 @@ class Rig:
         body = CompositeBody(name="c", argv=["sh", "-c", script], cpu_milli=cpu_milli)
         wanted = SubmitRequest(name=name, tenant="t", composite=[body], gang=deadline_s > 0, deadline_s=deadline_s)
         await self.shell.submit(spec_of(wanted, ""))
+
+    async def until_started(self, name: str) -> None:
+        """All tasks of the request run, by looks at the engine."""
+        async with asyncio.timeout(BOUND_S):
+            while self.state(name) is not RequestState.RUNNING or not self.is_started(name):
+                await self.look()
+                await asyncio.sleep(0.01)
+
+    def is_started(self, name: str) -> bool:
+        return all(each.state is TaskState.RUNNING for each in self.shell.book.get(name).tasks.values())
+
+    async def until_ended(self) -> None:
+        """Of the engine's jobs; the shell does not look."""
+        async with asyncio.timeout(BOUND_S):
+            while not all(job.state.is_final for job in await self.engine.jobs()):
+                await asyncio.sleep(0.01)
 
     async def look(self) -> None:
         """As the job manager does."""
@@ -109,16 +136,11 @@ async def test_one_look_that_falls_into_a_round_is_enough_to_see_an_end(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await rig.submit("r", f"until [ -e {tmp_path}/go ]; do sleep 0.01; done")
-    async with asyncio.timeout(BOUND_S):
-        while rig.state("r") is not RequestState.RUNNING or not is_started(rig, "r"):
-            await rig.look()
-            await asyncio.sleep(0.01)
+    await rig.until_started("r")
     rounds = SlowRounds(rig, monkeypatch)
     await until(rounds.began.is_set)
     (tmp_path / "go").touch()
-    async with asyncio.timeout(BOUND_S):
-        while not all(job.state.is_final for job in await rig.engine.jobs()):
-            await asyncio.sleep(0.01)
+    await rig.until_ended()
     rig.looks = 0
     await rig.look()
     assert rig.state("r") is RequestState.RUNNING, "the round is being computed"
@@ -128,8 +150,34 @@ async def test_one_look_that_falls_into_a_round_is_enough_to_see_an_end(
     await until(lambda: rig.saved("r") == "succeeded")
 
 
-def is_started(rig: Rig, name: str) -> bool:
-    return all(each.state is TaskState.RUNNING for each in rig.shell.book.get(name).tasks.values())
+async def test_the_end_of_a_task_that_is_stopped_during_a_look_is_seen_in_that_look(rig: Rig) -> None:
+    await rig.submit("r", "exec sleep 900")
+    await rig.until_started("r")
+    rig.shell.listing()
+    await rig.shell.cancel("r")
+    await rig.until_ended()
+    rig.shell.see(await rig.engine.inventory(), await rig.engine.jobs())
+    await until(lambda: rig.shell.book.get("r").tasks == {})
+    assert rig.state("r") is RequestState.CANCELLED
+
+
+async def test_a_stop_that_the_engine_has_accepted_is_not_asked_again_at_once(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "STOP_AGAIN_MS", 600_000)
+    await rig.submit("r", f"trap '' TERM; touch {tmp_path}/on; until [ -e {tmp_path}/go ]; do sleep 0.01; done")
+    await rig.until_started("r")
+    await until((tmp_path / "on").exists)
+    await rig.shell.cancel("r")
+    await until(lambda: rig.engine.cancels > 0)
+    for _ in range(12):
+        await rig.look()
+        await asyncio.sleep(0.01)
+    assert rig.engine.cancels == 1
+    (tmp_path / "go").touch()
+    await rig.until_ended()
+    await rig.look()
+    await until(lambda: rig.shell.book.get("r").tasks == {})
 
 
 def test_a_look_decides_nothing_of_a_task_that_was_asked_about_since_it_began() -> None:

@@ -13,12 +13,13 @@ from typing import Final
 from offpath.bindings.engines.port import Engine, EngineJob, JobState, NodeInfo, NodeState
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineError, OffpathError, PlaceUnusable
 from offpath.bindings.wire.admin import Fault
-from offpath.dpu_daemon.manager.inc.config import IncTable, SwitchTable
+from offpath.dpu_daemon.manager.inc.config import IncTable
 from offpath.dpu_daemon.manager.inc.identities import Identities
 from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_switch
 from offpath.dpu_daemon.manager.inc.looks import Looks, Seen
 from offpath.dpu_daemon.manager.inc.orders import process_order, switch_order
 from offpath.dpu_daemon.manager.inc.services import Services
+from offpath.dpu_daemon.manager.inc.switch_watch import SwitchWatch
 from offpath.dpu_daemon.manager.inc.translation import request_of, row_of
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.switch.inc import messages
@@ -39,11 +40,9 @@ from offpath.sched.inc.live.records import (
 from offpath.sched.inc.store import CompStore
 
 logger = logging.getLogger(__name__)
-LOOK_S: Final = 0.5
-"""How often a switch is asked what runs there."""
-_MISSES: Final = 2
-"""A switch that does not answer so often is lost."""
 MOST_AT_ONCE: Final = 16
+STOP_AGAIN_MS: Final = 5_000
+"""A stop that the engine has accepted is asked again after so long: the end takes seconds, and each call burdens it."""
 
 
 class IncShell:
@@ -61,8 +60,6 @@ class IncShell:
         scheduler = LiveHire(table.resources(), preempt_ms=table.preempt_ms)
         self.book = Book(scheduler, self.store, table.quotas(), table.ports(), self._identities.next)
         self.counters: Counter[str] = Counter()
-        self.switch_faults: dict[str, str] = {each.name: "not asked yet" for each in table.switch if each.control}
-        """Why a switch takes no task, by name."""
         self.round_fault = ""
         self._switches = {each.name: each for each in table.switch}
         self._lock = asyncio.Lock()
@@ -70,11 +67,17 @@ class IncShell:
         self._links = ServiceLinks(self._secret)
         self._services = Services(self.book, self._links, store, self._epoch)
         self._looks = Looks()
+        self._watch = SwitchWatch(
+            table.switch, self.book, self._looks, self._lock, self._carry, self.now_ms, self.counters
+        )
+        self.switch_faults = self._watch.faults
         self._listing = self._looks.begin()
         self._seen: Seen | None = None
         """The newest look at the engine that was not carried out yet."""
         self._has_seen = asyncio.Event()
         self._known: set[str] = set()
+        self._stops: dict[str, int] = {}
+        """Stops that the engine has accepted: from when on they are asked again, in ms."""
         self._calls = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -94,9 +97,8 @@ class IncShell:
                 tasks.create_task(self._rounds(), name="inc-rounds")
                 tasks.create_task(self._repeat(), name="inc-repeat")
                 tasks.create_task(self._see_engine(), name="inc-engine")
-                for table in self.table.switch:
-                    if table.control:
-                        tasks.create_task(self._watch(table), name=f"inc-switch-{table.name}")
+                for name in self.switch_faults:
+                    tasks.create_task(self._watch.run(name), name=f"inc-switch-{name}")
         except* PlaceUnusable as faults:
             self._fatal(PlaceUnusable(str(faults.exceptions[0])))
         await asyncio.Event().wait()
@@ -184,7 +186,7 @@ class IncShell:
                 self._ask(each)
 
     def _ask(self, command: StartTask | StopTask) -> None:
-        if command.identity in self._looks.busy:
+        if command.identity in self._looks.busy or self._stops.get(command.identity, 0) > self.now_ms():
             return  # it is asked again, see `_repeat`
         self._looks.asking(command.identity)
         self._known.add(command.identity)
@@ -259,6 +261,7 @@ class IncShell:
         else:
             try:
                 await self._engine.cancel(task.identity)
+                self._stops[task.identity] = self.now_ms() + STOP_AGAIN_MS
                 return  # the engine lists its end
             except EngineJobUnknown:
                 pass
@@ -270,6 +273,7 @@ class IncShell:
         return node in names and self.book.scheduler.resources.is_lost(names.index(node))
 
     async def _over(self, name: str, identity: str, reason: str) -> None:
+        self._stops.pop(identity, None)
         await self._carry(self.book.lost(name, identity, reason, self.now_ms()))
 
     # -- the engine ------------------------------------------------------------------------------------------------
@@ -304,8 +308,11 @@ class IncShell:
     async def _see_all(self, seen: Seen) -> None:
         stale = seen.look.stale
         await self._see_nodes(seen.nodes)
-        for job in seen.jobs.values():
-            if job.identity not in stale:
+        tasks = {each.identity: each for request in self.book.requests.values() for each in request.tasks.values()}
+        for identity, job in seen.jobs.items():
+            is_starting = identity in tasks and tasks[identity].state is TaskState.STARTING
+            # An end stays true whatever was asked meanwhile: without this, stops that are repeated could hide it.
+            if identity not in stale or (job.state.is_final and not is_starting):
                 await self._see(job)
         for name, request in list(self.book.requests.items()):
             for task in list(request.tasks.values()):
@@ -337,6 +344,7 @@ class IncShell:
         try:
             await self._engine.forget(identity)
             self._known.discard(identity)
+            self._stops.pop(identity, None)
         except OffpathError:
             pass  # it is listed again
 
@@ -350,50 +358,3 @@ class IncShell:
                 self.book.node_closed(table.name)
             else:
                 await self._carry(self.book.node_lost(table.name, self.now_ms()))
-
-    # -- switches --------------------------------------------------------------------------------------------------
-    async def _watch(self, table: SwitchTable) -> None:
-        misses = 0
-        while True:
-            look = self._looks.begin()
-            try:
-                status = await ask_switch(table.control, messages.StatusRequest(), messages.Status)
-                if isinstance(status, Fault):
-                    raise LinkAway(f"switch {table.name}: {status.detail}")
-                misses = 0
-                async with self._lock:
-                    await self._switch_here(table.name, status, look.stale)
-            except LinkAway as fault:
-                misses += 1
-                if misses >= _MISSES:
-                    async with self._lock:
-                        await self._switch_away(table.name, str(fault))
-            finally:
-                self._looks.end(look)
-            await asyncio.sleep(LOOK_S)
-
-    async def _switch_here(self, name: str, status: messages.Status, stale: set[str]) -> None:
-        if self.switch_faults[name]:
-            logger.info("switch %s answers", name, extra={"code": "inc_switch_there"})
-        self.switch_faults[name] = ""
-        self.book.node_back(name)
-        there = set(status.tasks)
-        mine: set[str] = set()
-        for request, each in list(self.book.requests.items()):
-            for task in [task for task in each.tasks.values() if task.is_inc and task.node == name]:
-                mine.add(task.identity)
-                is_gone = task.identity not in there and task.identity not in stale
-                if is_gone and task.state in (TaskState.RUNNING, TaskState.STOPPING):
-                    await self._over(request, task.identity, f"switch {name} does not run it")
-        for identity in there - mine - stale:
-            self.counters["orphans"] += 1
-            try:
-                await ask_switch(self._switches[name].control, messages.StopTask(identity=identity), messages.Stopped)
-            except LinkAway:
-                return  # the next look sees it again
-
-    async def _switch_away(self, name: str, fault: str) -> None:
-        if not self.switch_faults[name] or self.switch_faults[name] == "not asked yet":
-            logger.warning("switch %s does not answer: %s", name, fault, extra={"code": "inc_switch_away"})
-        self.switch_faults[name] = fault[:400]
-        await self._carry(self.book.node_lost(name, self.now_ms()))
