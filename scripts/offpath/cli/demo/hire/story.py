@@ -99,6 +99,7 @@ def _told(cluster: Cluster, wanted: list[SubmitRequest], echo: Callable[[str], N
         _wait(lambda: _has_moved(cluster), _FALLBACK_S, f"the tasks of {VICTIM} run elsewhere")
         told.fallback_s = time.monotonic() - began
         echo(f"after {told.fallback_s:.1f} s all tasks run again")
+        _wait(lambda: "server" in told.clients[0].phases[-1].flavors, _FALLBACK_S, "a cache on a server answers")
         _phase(told, "after the fallback", steady_s)
     finally:
         for client in told.clients:
