@@ -43,6 +43,11 @@ class Client(threading.Thread):
         self._acked = dict.fromkeys(range(KEYS), -1)
         self._sent = dict.fromkeys(range(KEYS), -1)
 
+    @property
+    def flavor(self) -> str:
+        """The implementation that answered last; empty: a store, without its cache."""
+        return self._values.flavor
+
     def mark(self, name: str) -> None:
         """A new phase begins."""
         self.phases.append(Phase(name))
@@ -69,7 +74,7 @@ class Client(threading.Thread):
                     phase.hits += self._read(key)
                     phase.reads += 1
                 phase.longest_ms = max(phase.longest_ms, (time.monotonic() - began) * 1e3)
-                phase.flavors.add(self._values.flavor)
+                phase.flavors.add(self.flavor)
                 number += 1
                 time.sleep(_PAUSE_S)
         except OffpathError as fault:
