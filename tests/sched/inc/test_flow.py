@@ -64,6 +64,27 @@ def test_random_networks_cost_what_networkx_says() -> None:
     assert 0.3 * COUNT < feasible < COUNT
 
 
+def test_potentials_change_neither_the_cost_nor_what_is_feasible() -> None:
+    for seed in range(COUNT):
+        problem, draw = random_problem(Random(seed)), Random(seed)
+        try:
+            expected = solve(problem).cost
+        except FlowInvalid:
+            continue
+        problem.potentials = {node: draw.randint(-500, 500) for node in range(0, len(problem.supply), 2)}
+        flow = solve(problem)
+        assert flow_faults(problem, flow) == [], seed
+        assert flow.cost == expected, seed
+
+
+@pytest.mark.parametrize("potentials", [{2: 1}, {-1: 1}, {0: 10**7}])
+def test_a_potential_out_of_range_is_refused(potentials: dict[int, int]) -> None:
+    problem = FlowProblem(array("q", (1, -1)), potentials=potentials)
+    problem.add(0, 1, 1, 5)
+    with pytest.raises(FlowInvalid, match="potentials"):
+        solve(problem)
+
+
 @pytest.mark.parametrize(("name", "cost"), [("graph1", 534), ("graph2", 201), ("graph4", 8891)])
 def test_instances_of_the_public_simulator_have_the_known_cost(name: str, cost: int) -> None:
     problem = parse_dimacs((DATA / f"{name}.in").read_text().splitlines())

@@ -36,6 +36,11 @@ MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
 MOST_FLAVORS: Final = 250
 """Flavor decisions in a round (§6.2)."""
+_AT_P: Final = 200
+_AT_S: Final = -200
+_AT_F: Final = -100
+_AT_OPEN_G: Final = -30
+"""Potentials of P, S, F and of G without a flavor: of `HIRE` the solver sees costs up to 400 instead of 600."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,7 @@ class FlowNetwork:
         for job, wanted, undecided in prepared.jobs:
             self._add_job(built, job, wanted, undecided, now_ms, longest)
         self._add_edges(built)
+        problem.potentials[self._selector] = _AT_S
         problem.supply[self._selector] = supply = min(len(built.selectors), self.limits.flavors)
         problem.supply[self.sink] = -supply - sum(problem.supply[self._selector + 1 :])
         return built
@@ -253,7 +259,7 @@ class FlowNetwork:
         longest_ms: int,
     ) -> None:  # fmt: skip
         problem = built.problem
-        postponing = problem.add_node(0)
+        postponing = problem.add_node(0, _AT_P)
         wait = job.wait_ms(now_ms)
         tasks = 0
         for group in wanted:
@@ -264,12 +270,12 @@ class FlowNetwork:
             problem.add(node, postponing, waiting, self._postpone(job, group, wait, longest_ms))
         if undecided:
             tasks += 1
-            selector = problem.add_node(0)
+            selector = problem.add_node(0, _AT_F)
             built.selectors[selector] = job
             problem.add(self._selector, selector, 1, cost.SELECTOR)
             problem.add(selector, postponing, 1, cost.flavor_postpone(wait, self.reading).total)
             for group, edge in self._offered(job, undecided, wait):
-                node = problem.add_node(0)
+                node = problem.add_node(0, _AT_OPEN_G)
                 built.groups[node] = GroupNode(job, group, self._shortcuts.of(group), 1, edge)
                 problem.add(node, postponing, 1, self._postpone(job, group, wait, longest_ms))
                 problem.add(selector, node, 1, edge.total)
