@@ -218,8 +218,18 @@ class FlowNetwork:
         self._refresh()
         _ = self.locality
         self._shortcuts.choose(
-            [Asked(group, job.request.priority, self.limits.shortcuts * job.number) for job, group in groups]
+            [
+                Asked(group, job.request.priority, self.limits.shortcuts * job.number, self._switches_of(job, group))
+                for job, group in groups
+            ]
         )
+
+    def _switches_of(self, job: PendingJob, group: TaskGroup) -> frozenset[int]:
+        """Where the job's tasks run, if that matters to the group."""
+        if group.is_inc or not self.reading.reach:
+            return frozenset()
+        nodes_of = self.resources.nodes_of
+        return frozenset(node for each in job.request.groups if each.is_inc for node in nodes_of(each.id))
 
     def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
         """The problem for these jobs, in the order of their submission."""

@@ -19,7 +19,7 @@ from offpath.sched.inc.classes import Classes, Table, key
 from offpath.sched.inc.cost import ONE, EdgeCost
 from offpath.sched.inc.cost_columns import EDGE_TERMS, UNFIT
 from offpath.sched.inc.layers import Ints, Layers
-from offpath.sched.inc.locality import Locality
+from offpath.sched.inc.locality import Locality, climbs
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
@@ -45,11 +45,13 @@ class Shortcut:
 
 class Asked(NamedTuple):
     """A group whose edges are needed. ``priority``: 0 … 100. ``offset``: of equally cheap places the next one from here
-    on comes first, so that groups do not all want the same."""
+    on comes first, so that groups do not all want the same. ``switches``: where tasks of its job run, if the reading
+    counts how far a server is from them."""
 
     group: TaskGroup
     priority: int
     offset: int
+    switches: frozenset[int] = frozenset()
 
 
 class Edges(Sequence[Shortcut]):
@@ -167,7 +169,7 @@ class Shortcuts:
             table = self._classes.of(group)
             row = table.rows[name]
             moved = tuple([self._moved.get(other, 0) for other in self._related(group)])
-            now = table.versions[row], each.priority, each.offset, moved, name
+            now = table.versions[row], each.priority, each.offset, each.switches, moved, name
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
                 due[group.is_inc].append((now, each, row))
@@ -182,6 +184,7 @@ class Shortcuts:
             asked, rows = [each for _, each, _ in block], [row for _, _, row in block]
             near = [self._near(self._related(each.group)) for each in asked]
             locs = [self._locs(each, asked[n].group.is_inc) if each else None for n, each in enumerate(near)]
+            locs = [self._reached(each.switches, loc) for each, loc in zip(asked, locs, strict=True)]
             is_inc = asked[0].group.is_inc
             first = self._hosts if is_inc else 0
             taken = [self._taken(each.group) for each in asked]
@@ -282,6 +285,18 @@ class Shortcuts:
         others = (below[equal] + gained)[above] + own[: self._hosts] + usual
         return (others // weight).astype(np.int16), switches
 
+    def _reached(
+        self, switches: frozenset[int], locs: tuple[NDArray[np.int16], NDArray[np.int16]] | None
+    ) -> tuple[NDArray[np.int16], NDArray[np.int16]] | None:
+        """`_locs` of a group on servers, with what the way from the job's switches costs. It does not share the average
+        with other terms, so it is multiplied by their number."""
+        far = climbs(self._layers, switches)
+        if far is None:
+            return locs
+        more = (_TERMS * self._reading.reach * far).astype(np.int16)
+        places, subtrees = more[: self._hosts], more[self._hosts :]
+        return (places + ONE, subtrees + ONE) if locs is None else (places + locs[0], subtrees + locs[1])
+
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
@@ -308,6 +323,9 @@ class Shortcuts:
             if name not in near:
                 near[name] = self._near(self._related(asked.group))
             found[at, 2] = self._loc(near[name], node) if near[name] else ONE
+            far = climbs(self._layers, asked.switches)
+            if far is not None:
+                found[at, 2] += _TERMS * self._reading.reach * far[node]
             found[at, 4] = asked.priority
         return found
 
