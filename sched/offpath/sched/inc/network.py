@@ -78,12 +78,14 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Picked:
     """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
-    node or the top of a subtree. ``rule``: why it goes there although another place may be cheaper."""
+    node or the top of a subtree. ``is_further``: its group or flavor has its
+    first place elsewhere in this network. ``rule``: why it goes there although another place may be cheaper."""
 
     of: GroupNode
     node: int
     end: int
     is_subtree: bool
+    is_further: bool = False
     rule: str = ""
 
 
