@@ -153,6 +153,17 @@ def test_servers_of_a_job_with_a_choice_come_after_its_switches() -> None:
     assert kinds[False].startswith("ssss")
 
 
+def test_the_first_place_names_why_the_flavor_and_the_others_why_the_place() -> None:
+    world = World(0, resources=cluster())
+    world.submit(CompReq("j", (Composite("c", "coordinator", Servers(4, 1_000, 1_024)),)))
+    seen = world.round()
+    (flavor,) = of_kind(seen, FlavorChosen)
+    assert "penalty" in dict(flavor.reason.terms), "that of the flavor on servers"
+    chain = [each.reason for each in of_kind(seen, Placed) if each.group[1] == "c.netchain"]
+    assert sum("penalty" in dict(each.terms) for each in chain) == 1
+    assert len(chain) == 3
+
+
 # -- one high switch for a job -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("is_one", "cores"), [(False, 3), (True, 1)])
 def test_a_job_takes_one_core_switch_and_leaves_the_others(is_one: bool, cores: int) -> None:

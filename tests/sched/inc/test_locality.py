@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.inc.layers import children
-from offpath.sched.inc.locality import Locality, spread
+from offpath.sched.inc.layers import children, layers_of
+from offpath.sched.inc.locality import Locality, climbs, spread
+from offpath.sched.sim.inc import additional_levels
 from offpath.sched.topology.fattree import fat_tree, leaf_spine
-from offpath.sched.topology.graph import Topology
+from offpath.sched.topology.graph import Pod, Topology
 
 G = ("j", "g")
 FAT = fat_tree(4)
@@ -80,3 +81,29 @@ def test_gains_are_the_sum_over_the_running_tasks(steps: list[tuple[int, bool]])
     for node in list(running.elements()):
         locality.propagate(G, node, -1)
     assert locality.state() == Locality(FAT).state()
+
+
+# -- climbs --------------------------------------------------------------------------------------------------------
+@given(st.integers(0, 10**9))
+def test_climbs_are_the_detours_of_a_job_with_one_server(seed: int) -> None:
+    draw = Random(seed)
+    topology = draw.choice([FAT, leaf_spine(3, 2, 2), fat_tree(6)])
+    switches = draw.sample(range(topology.hosts, topology.nodes), draw.randint(1, 4))
+    layers = layers_of(topology)
+    found = climbs(layers, switches)
+    detours = [additional_levels(topology, switches, [server]) for server in range(topology.hosts)]
+    if found is None:
+        assert set(detours) == {0}
+        return
+    assert found[: topology.hosts].tolist() == detours
+    for switch in range(topology.hosts, topology.nodes):
+        below = [found[child] for child in layers.children[switch]]
+        assert found[switch] == max(below)
+
+
+def test_a_server_that_no_switch_reaches_is_one_level_further_than_the_top() -> None:
+    apart = Topology(2, 3, ((0, 2), (1, 3)), (0, 0, 1, 1, 2), Pod(0, 2), ("a", "b", "s", "t", "top"))
+    found = climbs(layers_of(apart), [2])
+    assert found is not None
+    assert found[:2].tolist() == [0, 2]
+    assert climbs(layers_of(apart), []) is None

@@ -208,6 +208,25 @@ def test_places_near_the_jobs_other_tasks_are_cheaper_only_as_corrected() -> Non
     assert cheaper == {"hire": True, "hire-paper": False}
 
 
+def test_servers_that_the_jobs_switches_reach_are_cheaper() -> None:
+    """The job's netchain runs on ToR 16, above servers 0 and 1; the pod has servers 0 to 3. A level costs 25 beside the
+    average of the terms, so 125 in a term that is averaged over five."""
+    terms = {}
+    for reach in (0, 25):
+        resources = cluster()
+        network = FlowNetwork(resources, replace(HIRE, reach=reach))
+        job = pending(web_application())
+        resources.start(job.request.by_id["web", "c5.netchain"], 16)
+        network.changed(16, job.request.by_id["web", "c5.netchain"], 1)
+        network.round([job], 0)
+        edges = network.shortcuts(job, job.request.by_id["web", "c1.server"])
+        assert [each.cost.total for each in edges] == edges.totals.tolist()
+        terms[reach] = {each.node: dict(each.cost.terms)["locality"] for each in edges if not each.is_subtree}
+    assert {node: terms[25][node] - terms[0][node] for node in (0, 1, 2, 3, 4, 15)} == {
+        0: 0, 1: 0, 2: 125, 3: 125, 4: 250, 15: 250,
+    }  # fmt: skip
+
+
 # -- kept = rebuilt ------------------------------------------------------------------------------------------------
 def drive(seed: int, steps: int = 9) -> tuple[FlowNetwork, list[PendingJob]]:
     """Jobs come and go, tasks start and stop, nodes are lost and return; after each step both networks are equal."""

@@ -32,11 +32,13 @@ class Shortcut:
 
 class Asked(NamedTuple):
     """A group whose edges are needed. ``priority``: 0 … 100. ``offset``: of equally cheap places the next one from here
-    on comes first, so that groups do not all want the same."""
+    on comes first, so that groups do not all want the same. ``switches``: where tasks of its job run, if the reading
+    counts how far a server is from them."""
 
     group: TaskGroup
     priority: int
     offset: int
+    switches: frozenset[int] = frozenset()
 
 
 class Menu(NamedTuple):
@@ -97,7 +99,9 @@ class EdgeTerms:
             groups, nodes = [edges[at][0].asked.group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
             average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
             found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
-        found[:, 2] = [self._nearby.loc(of.near, node) for of, node, _ in edges]
+        found[:, 2] = [
+            self._nearby.loc(of.near, node) + self._nearby.way(of.asked.switches, node) for of, node, _ in edges
+        ]
         found[:, 4] = [of.asked.priority for of, _, _ in edges]
         return found
 

@@ -104,7 +104,8 @@ class _Trial:
                 if node is None:
                     self.end(before)
                     return None
-                self.start(Picked(of, node, node, False, _HAS_TOP if has_top else ""))
+                is_further = len(self._started) > before
+                self.start(Picked(of, node, node, False, is_further, _HAS_TOP if has_top else ""))
         return self._started[before:] + [each for each in gang.picked if not each.of.group.is_inc]
 
     def _has_top(self, job: PendingJob, before: int) -> bool:

@@ -136,7 +136,7 @@ class Hire(Scheduler):
         chosen: set[tuple[int, str]] = set()
         for each, reason in zip(picked, reasons, strict=True):
             of = each.of
-            if of.flavor is not None and (of.job.number, of.group.composite) not in chosen:
+            if of.flavor is not None and not each.is_further and (of.job.number, of.group.composite) not in chosen:
                 chosen.add((of.job.number, of.group.composite))
                 of.job.choose(of.group, now_ms)
                 text = f"{of.group.implementation} on {self._name(each.node)}"

@@ -8,10 +8,12 @@ what the start added.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from offpath.sched.inc.layers import Layers, layers_of
+import numpy as np
+
+from offpath.sched.inc.layers import Ints, Layers, layers_of
 from offpath.sched.inc.poly import GroupId
 from offpath.sched.topology.graph import Topology
 
@@ -119,3 +121,27 @@ def nearness(layers: Layers, tasks: int, servers: Mapping[int, int]) -> dict[int
         now = [node for node in sums if level[node] == lowest]
         for node in now:
             near[node] = sums[node] // len(layers.children[node])
+
+
+def climbs(layers: Layers, switches: Collection[int]) -> Ints | None:
+    """By node: of a server, how many levels a job on ``switches`` climbs from the highest of them until the server is
+    below one (§6.2's detours, by server), one more than there are if it never is; of a switch the most of the servers
+    below it. None: one of ``switches`` is at the top, or there are none."""
+    topology = layers.topology
+    top, highest = max(topology.level), max((topology.level[each] for each in switches), default=0)
+    if not switches or highest == top:
+        return None
+    found = np.full(topology.nodes, top - highest + 1, np.int64)
+    is_reached = np.zeros(topology.nodes, np.bool_)
+    front = {each for each in switches if topology.level[each] == highest}
+    is_reached[list(switches)] = True
+    for climb in range(top - highest + 1):
+        for level in reversed(layers.levels):
+            counts = np.diff(level.starts, append=len(level.below))
+            is_reached[level.below[np.repeat(is_reached[level.switches], counts)]] = True
+        found[is_reached] = np.minimum(found[is_reached], climb)
+        front = {parent for each in front for parent, _ in topology.up[each]}
+        is_reached[list(front)] = True
+    for level in layers.levels:
+        found[level.switches] = np.maximum.reduceat(found[level.below], level.starts)
+    return found

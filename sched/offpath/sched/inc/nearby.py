@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from offpath.sched.inc import cost
 from offpath.sched.inc.cost import ONE
-from offpath.sched.inc.cost_columns import Costs
+from offpath.sched.inc.cost_columns import EDGE_TERMS, Costs
 from offpath.sched.inc.layers import Ints, Layers
-from offpath.sched.inc.locality import Locality
+from offpath.sched.inc.locality import Locality, climbs
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
 
+_MOST_REACHES: Final = 64
+"""Kept, each an array of all nodes: groups of one job are asked for one after the other."""
 _MOST_WEIGHT: Final = 10**7
 """Running tasks whose costs surely add up to less than 2^31."""
 
@@ -50,9 +52,10 @@ class Nearby:
     def __init__(self, resources: Resources, locality: Locality, layers: Layers, reading: Reading) -> None:
         self._resources, self._locality, self._reading = resources, locality, reading
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
-        self._above = layers.above
+        self._layers, self._above = layers, layers.above
         self._members = layers.members
         self._parts: dict[GroupId, Part] = {}
+        self._reaches: dict[frozenset[int], Costs | None] = {}
 
     def moved(self, group: GroupId) -> None:
         """A task of the group started or stopped, or the group is gone."""
@@ -101,6 +104,22 @@ class Nearby:
         parts = [(each, above) for each in near.others] + ([(near.own, node)] if near.own is not None else [])
         total = sum(each.usual + each.differs.get(at, 0) for each, at in parts)
         return total // sum(each.tasks for each, _ in parts)
+
+    def reach(self, switches: frozenset[int]) -> Costs | None:
+        """By node, what the way from a job's switches to it adds to Φ_loc (`Reading.reach`). It does not share the
+        average with other terms, so it is multiplied by their number. None: nothing."""
+        if switches not in self._reaches:
+            if len(self._reaches) >= _MOST_REACHES:
+                self._reaches.clear()
+            far = climbs(self._layers, switches) if switches else None
+            costs = None if far is None else (len(EDGE_TERMS) * self._reading.reach * far).astype(np.int16)
+            self._reaches[switches] = costs
+        return self._reaches[switches]
+
+    def way(self, switches: frozenset[int], node: int) -> int:
+        """`reach` of one place; 0: nothing."""
+        far = self.reach(switches)
+        return 0 if far is None else int(far[node])
 
     def locs(self, near: Sequence[Near], *, is_inc: bool) -> tuple[Costs, Costs]:
         """`loc` of all places of the kind, shape [groups, places], and of all subtrees, shape [groups, switches]."""

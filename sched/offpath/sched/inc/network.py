@@ -89,12 +89,14 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Picked:
     """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
-    node or the top of a subtree. ``rule``: why it goes there although another place may be cheaper."""
+    node or the top of a subtree. ``is_further``: its group or flavor has its
+    first place elsewhere in this network. ``rule``: why it goes there although another place may be cheaper."""
 
     of: GroupNode
     node: int
     end: int
     is_subtree: bool
+    is_further: bool = False
     rule: str = ""
 
 
@@ -233,8 +235,18 @@ class FlowNetwork:
         self._refresh()
         _ = self.locality
         self._shortcuts.choose(
-            [Asked(group, job.request.priority, self.limits.shortcuts * job.number) for job, group in groups]
+            [
+                Asked(group, job.request.priority, self.limits.shortcuts * job.number, self._switches_of(job, group))
+                for job, group in groups
+            ]
         )
+
+    def _switches_of(self, job: PendingJob, group: TaskGroup) -> frozenset[int]:
+        """Where the job's tasks run, if that matters to the group."""
+        if group.is_inc or not self.reading.reach:
+            return frozenset()
+        nodes_of = self.resources.nodes_of
+        return frozenset(node for each in job.request.groups if each.is_inc for node in nodes_of(each.id))
 
     def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
         """The problem for these jobs, in the order of their submission."""

@@ -18,6 +18,7 @@ is one field here.
 | passes | 1 | 1 | so many networks in a round, so that a node gets several tasks and a job all its flavors |
 | is_whole | no | no | the tasks of a group on switches start together or not at all |
 | is_switch_first | no | no | tasks on servers come after the job's first flavor of the round, near its switches |
+| reach | 0 | 0 | 25 for each level from the job's switches up to one above the server: those are its detours |
 | is_one_top | no | no | one switch above all servers saves a job all detours; a second one is lacking to others |
 """
 
@@ -77,6 +78,8 @@ class Reading:
     is_whole: bool = True
     is_switch_first: bool = True
     """In a round the tasks on servers of a job with an open choice come after its first flavor is decided."""
+    reach: int = 25
+    """A server costs so much more for each level that its job climbs from its switches to it (`locality.climbs`)."""
     is_one_top: bool = True
     """For a job that has one of the highest switches further ones are the dearest (Φ_ToR)."""
 
@@ -98,6 +101,7 @@ HIRE_PAPER: Final = Reading(
     passes=1,
     is_switch_first=False,
     is_one_top=False,
+    reach=0,
     is_whole=False,
 )
 """As printed."""
@@ -118,6 +122,7 @@ HIRE_CODE: Final = Reading(
     passes=1,
     is_switch_first=False,
     is_one_top=False,
+    reach=0,
     is_whole=False,
 )
 """As the authors' public simulator."""

@@ -45,7 +45,7 @@ class _Path(NamedTuple):
 
 
 def verdicts(network: FlowNetwork, built: Round, picked: Sequence[Picked]) -> list[Verdict]:
-    """Of each choice, against the next place of the same group; if a flavor was chosen, against the job's next flavor.
+    """Of each choice, against the next place of the same group; the first of a flavor against the job's next flavor.
     Ask before anything starts."""
     by_job: dict[int, list[GroupNode]] = {}
     for of in built.groups.values():
@@ -55,9 +55,10 @@ def verdicts(network: FlowNetwork, built: Round, picked: Sequence[Picked]) -> li
     found = [Verdict(Why.ONLY, "nothing else fits")] * len(picked)
     for n, each in enumerate(picked):
         of = each.of
-        other = _next_place(of, each.node) if of.flavor is None else _next_flavor(network, of, by_job[of.job.number])
+        flavor = None if each.is_further else of.flavor
+        other = _next_place(of, each.node) if flavor is None else _next_flavor(network, of, by_job[of.job.number])
         if other is not None:
-            mine.append(_Path(of.shortcuts, each.end, each.is_subtree, each.node, of.flavor or _NONE))
+            mine.append(_Path(of.shortcuts, each.end, each.is_subtree, each.node, flavor or _NONE))
             others.append(other)
             at.append(n)
     if not at:

@@ -127,7 +127,7 @@ class Shortcuts:
             row = table.rows[name]
             related = self._nearby.related(group)
             moved = [self._moved.get(other, 0) for other in related]
-            now = table.versions[row], each.priority, each.offset, moved, name
+            now = table.versions[row], each.priority, each.offset, each.switches, moved, name
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
                 near = self._nearby.of(related)
@@ -150,6 +150,11 @@ class Shortcuts:
             for costs, locs in zip((places, subtrees), self._nearby.locs(near, is_inc=is_inc), strict=True):
                 costs += locs
                 costs -= np.int16(ONE)
+        for row, group in enumerate(asked):
+            far = self._nearby.reach(group.switches)
+            if far is not None:
+                places[row] += far[: self._hosts]
+                subtrees[row] += far[self._hosts :]
         own, over = zip(*[self._taken(each.group) for each in asked], strict=True)
         nodes, totals, is_place = self._ranked(places, asked, first, own, self._sinks[first : first + table.nodes])
         tops, below, is_top = self._ranked(subtrees, asked, self._hosts, over, None)
