@@ -22,6 +22,7 @@ from offpath.dpu_daemon.manager.inc.looks import Looks
 from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.inc.translation import request_of, spec_of
 from offpath.dpu_daemon.manager.store import JobsFile
+from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.live.records import Command, RequestState, TaskState
 
 from ...support.processes import BOUND_S
@@ -148,6 +149,26 @@ async def test_one_look_that_falls_into_a_round_is_enough_to_see_an_end(
     await until(lambda: rig.state("r") is RequestState.SUCCEEDED)
     assert rig.looks == 1
     await until(lambda: rig.saved("r") == "succeeded")
+
+
+async def test_an_error_that_leaves_a_round_half_decided_ends_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places are taken that no task has: only a restart, which reads the file, puts that right."""
+    rig = Rig(tmp_path)
+    await rig.engine.adopt()
+
+    def half(now_ms: int) -> list[Command]:
+        raise PlacementInvalid("does not fit")
+
+    monkeypatch.setattr(rig.shell.book, "round", half)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(BOUND_S):
+            await rig.shell.run()
+    assert raised.group_contains(PlacementInvalid)
+    await rig.shell.close()
+    await rig.engine.close()
+    rig.store.close()
 
 
 async def test_the_end_of_a_task_that_is_stopped_during_a_look_is_seen_in_that_look(rig: Rig) -> None:

@@ -187,7 +187,7 @@ def test_a_flavor_that_is_taken_back_is_on_the_disk_where_the_solver_is_missing(
         here.round_without_solver()
         judge(here)
     request = here.saved["r"]
-    assert (request.chosen, request.tasks) == ({}, {})
+    assert (request.chosen, request.tasks, request.state) == ({}, {}, RequestState.WAITING)
     assert any("netcache is taken back" in line for line in request.history)
     here.round(8)
     assert here.book.get("r").chosen == {"c": "server"}

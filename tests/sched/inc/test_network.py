@@ -227,6 +227,23 @@ def test_servers_that_the_jobs_switches_reach_are_cheaper() -> None:
     }  # fmt: skip
 
 
+def test_a_switch_with_another_service_of_equal_demands_is_looked_at_again() -> None:
+    """What is free is as before, and yet a task of the first service does not find there what it could share."""
+    resources = cluster(leaf_spine(2, 2, 1))
+    leaf = resources.topology.hosts
+    first = replace(inc_group("a", "netcache", (0, 1, 4_000), (0, 2, 10_000)), features=frozenset())
+    second = replace(first, id=("j", "b"), service="netchain")
+    resources.start(first, leaf)
+    bounds = Bounds(resources)
+    before, shared = bounds.state(), bounds.is_active_on_all(first).tolist()
+    resources.stop(first, leaf)
+    resources.start(second, leaf)
+    changed = bounds.update([leaf])
+    assert bounds.state() == before
+    assert bounds.is_active_on_all(first).tolist() != shared
+    assert set(changed.switches.tolist()) == {leaf, *(parent for parent, _ in resources.topology.up[leaf])}
+
+
 # -- kept = rebuilt ------------------------------------------------------------------------------------------------
 def drive(seed: int, steps: int = 9) -> tuple[FlowNetwork, list[PendingJob]]:
     """Jobs come and go, tasks start and stop, nodes are lost and return; after each step both networks are equal."""

@@ -69,22 +69,39 @@ class Bounds:
         """By switch: a switch of the subtree may run INC."""
         self._supported: dict[tuple[str, frozenset[str]], tuple[Flags, Flags]] = {}
         self._active: dict[tuple[object, ...], tuple[Flags, Flags]] = {}
+        self._on = [self.columns.on(each) for each in range(self._hosts, resources.topology.nodes)]
+        """By switch what its tasks shared at the last `update`."""
         self.servers, self.switches = self._server_bounds(), self._switch_bounds()
         self.update(range(resources.topology.nodes))
 
     def update(self, nodes: Iterable[int]) -> Changed:
         """Read these nodes' state and compute the bounds above them."""
-        self.columns.refresh(list(nodes))
+        nodes = list(nodes)
+        self.columns.refresh(nodes)
         self._active.clear()
+        shared = self._shared_anew(nodes)
         servers, self.servers = self.servers, self._server_bounds()
         switches, self.switches = self.switches, self._switch_bounds()
         return Changed(
             _differing([(servers.least, self.servers.least), (servers.most, self.servers.most)], self._hosts),
-            _differing(
-                [(getattr(switches, each), getattr(self.switches, each)) for each in SwitchBounds.__slots__],
-                self._hosts,
+            np.union1d(
+                _differing(
+                    [(getattr(switches, each), getattr(self.switches, each)) for each in SwitchBounds.__slots__],
+                    self._hosts,
+                ),
+                shared,
             ),
         )
+
+    def _shared_anew(self, nodes: Iterable[int]) -> Ints:
+        """Those of ``nodes`` that share something else than before, and all switches above them: what is free may be
+        the same, and `is_active_on_all` is not."""
+        found: set[int] = set()
+        for node in nodes:
+            if node >= self._hosts and self.columns.on(node) != self._on[node - self._hosts]:
+                self._on[node - self._hosts] = self.columns.on(node)
+                found |= self._layers.over(node)
+        return np.array(sorted(found), np.int64)
 
     # -- questions, each by switch ---------------------------------------------------------------------------------
     def all_fit(self, group: TaskGroup) -> Flags:

@@ -106,6 +106,10 @@ class Columns:
         self._on[at] = now
         self.active[at] = len(covered)
 
+    def on(self, node: int) -> frozenset[tuple[str, Vector]]:
+        """What the tasks of a switch share, by service, as of the last `refresh` that read it."""
+        return self._on[node - self.hosts]
+
     # -- questions, each by switch ---------------------------------------------------------------------------------
     def excess(self, service: str, shared: Vector) -> tuple[Ints, Flags]:
         """What a task that shares ``shared`` would add to that of its service, shape [switches, 3]; and where the

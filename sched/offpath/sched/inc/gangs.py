@@ -49,14 +49,16 @@ def whole(network: FlowNetwork, built: Round, picked: Sequence[Picked]) -> list[
         else:
             found.append(each)
     trial = _Trial(network, {each.node for gang in gangs.values() for each in gang.picked})
-    for each in found:
-        if each.of.group.is_inc:
-            trial.start(each)
-    for _, gang in sorted(gangs.items(), key=lambda each: each[0]):
-        complete = trial.completed(gang)
-        if complete is not None:
-            found += complete
-    trial.end()
+    try:
+        for each in found:
+            if each.of.group.is_inc:
+                trial.start(each)
+        for _, gang in sorted(gangs.items(), key=lambda each: each[0]):
+            complete = trial.completed(gang)
+            if complete is not None:
+                found += complete
+    finally:
+        trial.end()
     return sorted(found, key=lambda each: each.node)
 
 
@@ -124,7 +126,7 @@ class _Trial:
         nodes = edges.nodes[: edges.places]
         costs = edges.totals[: edges.places] + self._sinks(nodes, has_top)
         ranked: list[int] = nodes[np.lexsort((costs, np.isin(nodes, self._wanted)))].tolist()
-        for node in ranked if has_top else [*own, *ranked]:
+        for node in [*ranked, *own] if has_top else [*own, *ranked]:
             if self._resources.fits(of.group, node):
                 return node
         return None

@@ -23,7 +23,7 @@ from offpath.dpu_daemon.manager.inc.switch_watch import SwitchWatch
 from offpath.dpu_daemon.manager.inc.translation import request_of, row_of
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.switch.inc import messages
-from offpath.sched.errors import SchedError
+from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.inc.live.book import Book
 from offpath.sched.inc.live.live_hire import LiveHire
 from offpath.sched.inc.live.records import (
@@ -142,7 +142,7 @@ class IncShell:
         self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
         try:
             commands = await asyncio.to_thread(self.book.round, now_ms)
-        except SchedError as fault:
+        except SolverMissing as fault:  # any other error leaves a round half decided: then only a restart helps
             if self.round_fault != str(fault):
                 logger.warning("round failed: %s", fault, extra={"code": "inc_round_failed"})
             self.round_fault = str(fault)
@@ -261,7 +261,8 @@ class IncShell:
         else:
             try:
                 await self._engine.cancel(task.identity)
-                self._stops[task.identity] = self.now_ms() + STOP_AGAIN_MS
+                if task.identity in request.tasks:  # its end may have been seen meanwhile
+                    self._stops[task.identity] = self.now_ms() + STOP_AGAIN_MS
                 return  # the engine lists its end
             except EngineJobUnknown:
                 pass

@@ -233,6 +233,8 @@ class Book:
             else:
                 task.state, task.reason = TaskState.STOPPING, reason
         request.note(f"{group}: {min(tasks, len(found))} on {name} stop: {reason}")
+        if not request.state.is_final:
+            request.state = RequestState.WAITING  # here, because no round may follow: without a solver
         yield Save(request.spec.name)
         for task in found[:tasks]:
             if task.state is TaskState.STOPPING:
