@@ -9,12 +9,13 @@ its switches, and further high ones save it no detour: they become the dearest, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from offpath.sched.inc.columns import Flags
 from offpath.sched.inc.cost import ONE
 from offpath.sched.inc.cost_columns import SINK_TERMS
 from offpath.sched.inc.layers import Ints
@@ -78,10 +79,12 @@ class _Trial:
 
     def __init__(self, network: FlowNetwork, wanted: set[int]) -> None:
         self._network, self._resources = network, network.resources
-        self._wanted: Ints = np.array(sorted(wanted), np.int64)
+        topology = self._resources.topology
+        self._is_wanted: Flags = np.zeros(topology.nodes, np.bool_)
+        self._is_wanted[list(wanted)] = True
         self._started: list[Picked] = []
-        self._level = self._resources.topology.level
-        self._top = max(self._level)
+        self._level: Ints = np.array(topology.level, np.int64)
+        self._top = int(self._level.max())
 
     def start(self, each: Picked) -> None:
         """Until `end`."""
@@ -98,43 +101,48 @@ class _Trial:
         """All places of the gang on switches, and what the flow gave it on servers. None: there are too few; then
         nothing of it is started."""
         before = len(self._started)
+        has_top = self._has_top(gang.job)
         for of in gang.parts:
             own = [each.node for each in gang.picked if each.of is of]
+            places = self._places(of, own, has_top)
             for _ in range(gang.job.waiting(of.group)):
-                has_top = self._has_top(gang.job, before)
-                node = self._next(of, own, has_top)
+                node = next(places, None)
                 if node is None:
                     self.end(before)
                     return None
                 is_further = len(self._started) > before
                 self.start(Picked(of, node, node, False, is_further, _HAS_TOP if has_top else ""))
+                if self._network.reading.is_one_top and not has_top and self._level[node] == self._top:
+                    has_top = True
+                    places = self._places(of, own, has_top)
         return self._started[before:] + [each for each in gang.picked if not each.of.group.is_inc]
 
-    def _has_top(self, job: PendingJob, before: int) -> bool:
-        """One of the highest switches runs a task of the job, and that makes a difference. ``before``: starts that are
-        of other gangs."""
-        if not self._network.reading.is_one_top:
-            return False
-        nodes = [each.node for each in self._started[before:]]
-        nodes += [node for each in job.request.groups if each.is_inc for node in self._resources.nodes_of(each.id)]
-        return any(self._level[node] == self._top for node in nodes)
+    def _has_top(self, job: PendingJob) -> bool:
+        """One of the highest switches runs a task of the job, and that makes a difference."""
+        return self._network.reading.is_one_top and any(
+            self._level[node] == self._top
+            for each in job.request.groups
+            if each.is_inc
+            for node in self._resources.nodes_of(each.id)
+        )
 
-    def _next(self, of: GroupNode, own: Sequence[int], has_top: bool) -> int | None:
-        """The next place of the group: the flow's, else the cheapest of those that no other gang has from the flow, at
-        last the cheapest. With one of the highest switches the job does not need the flow's."""
+    def _places(self, of: GroupNode, own: Sequence[int], has_top: bool) -> Iterator[int]:
+        """The places of the group, each if it fits when its turn comes: the flow's, then the cheapest of those that no
+        gang has from the flow, at last the others. With one of the highest switches the job needs the flow's last.
+        One that did not fit is not looked at again: starts of the same group make room nowhere."""
         edges = of.shortcuts
         nodes = edges.nodes[: edges.places]
         costs = edges.totals[: edges.places] + self._sinks(nodes, has_top)
-        ranked: list[int] = nodes[np.lexsort((costs, np.isin(nodes, self._wanted)))].tolist()
+        ranked: list[int] = nodes[np.lexsort((costs, self._is_wanted[nodes]))].tolist()
         for node in [*ranked, *own] if has_top else [*own, *ranked]:
             if self._resources.fits(of.group, node):
-                return node
-        return None
+                yield node
 
     def _sinks(self, nodes: Ints, has_top: bool) -> Ints:
         """What M → K costs; with ``has_top`` the highest switches are the dearest."""
-        terms = self._network.sink_terms(nodes).copy()
-        if has_top:
-            terms[[self._level[node] == self._top for node in nodes.tolist()], _DISTANCE] = ONE
+        if not has_top:
+            return self._network.sink_totals(nodes)
+        terms = self._network.sink_terms(nodes)
+        terms[self._level[nodes] == self._top, _DISTANCE] = ONE
         totals: Ints = terms.sum(1) // len(SINK_TERMS)
         return totals

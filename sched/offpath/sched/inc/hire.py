@@ -148,6 +148,7 @@ class Hire(Scheduler):
             self._start(each.of.job, group, each.node)
             text = f"{group.id[1]} on {self._name(each.node)}"
             decisions.append(Placed(group.id, each.node, 1, reason.about(text)))
+        self.watch("decisions")
         return built, decisions
 
     def _postponed(self, jobs: Sequence[PendingJob], latest: Mapping[GroupId, GroupNode]) -> Iterator[Postponed]:

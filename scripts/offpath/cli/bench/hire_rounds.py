@@ -78,7 +78,7 @@ def measure(case: Case) -> list[dict[str, Any]]:
 def _round(world: World, mode: str, samples: _Samples) -> None:
     world.now_ms += ROUND_MS
     world.fill_queue()
-    hire, marks = world.hire, [("prepare", 0.0)]
+    hire, marks = world.hire, list[tuple[str, float]]()
     hire.watch = lambda phase: marks.append((phase, time.process_time()))
     begun = time.process_time()
     if mode == "cold":
@@ -88,11 +88,11 @@ def _round(world: World, mode: str, samples: _Samples) -> None:
     ended = time.process_time()
     samples.round_ms.append((ended - begun) * 1e3)
     samples.tasks.append(sum(isinstance(each, Placed) for each in decisions))
-    times = dict(marks)
-    before, phases = begun, {}
-    for phase in PHASES:
-        phases[phase] = (times[phase] - before) * 1e3
-        before = times[phase]
+    before, phases = begun, dict.fromkeys(PHASES, 0.0)
+    for phase, at in marks:  # a round with several networks comes by the phases several times
+        if phase in phases:
+            phases[phase] += (at - before) * 1e3
+            before = at
     samples.phases.append(phases)
     world.end_whole_jobs()
 
