@@ -95,12 +95,14 @@ def verdict(folder: Path, job: work_admin.JobLine, detail: str) -> str:
 
 def given_away(slurm: SlurmCluster) -> dict[str, str]:
     """By node the GPUs that Slurm holds for jobs, where it holds some."""
-    found = {}
-    for line in slurm.command("scontrol", "-d", "-o", "show", "node").splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if not words["GresUsed"].startswith("gpu:a100:0"):
-            found[words["NodeName"]] = f"{words['GresUsed']} ({words['State']})"
-    return found
+    lines = slurm.command("scontrol", "-d", "-o", "show", "node").splitlines()
+    nodes = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    assert {each["NodeName"] for each in nodes} == set(slurm.nodes), "Slurm tells of each node"
+    return {
+        each["NodeName"]: f"{each['GresUsed']} ({each['State']})"
+        for each in nodes
+        if each["GresUsed"].partition("(")[0] != "gpu:a100:0"
+    }
 
 
 def assert_free(manager: JobManager, slurm: SlurmCluster) -> None:
