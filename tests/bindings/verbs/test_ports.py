@@ -66,6 +66,15 @@ def test_what_fits_nothing_or_several_is_refused_with_what_there_is(
     assert said in str(refused.value)
 
 
+def test_only_the_named_devices_gid_table_is_read(two_cards: Sysfs) -> None:
+    """The other one's has a thousand entries, each of which the kernel would query."""
+    first, second = ports(two_cards.root, gids_of="mlx5_1")
+    assert (first.gids, first.state) == ((), "ACTIVE")
+    assert second == ports(two_cards.root)[1]
+    assert second.gids
+    assert choose(device="mlx5_1", sysfs=two_cards.root).port == second
+
+
 def test_a_machine_without_rdma_has_no_ports_to_choose_from(sysfs: Sysfs) -> None:
     assert ports(sysfs.root) == []
     with pytest.raises(NoRdmaDevice, match="lists no RDMA device"):

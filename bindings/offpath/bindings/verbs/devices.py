@@ -72,9 +72,12 @@ class Choice:
     gid: Gid
 
 
-def ports(sysfs: Path = SYSFS) -> list[Port]:
-    """All ports of all RDMA devices that this process may see, by name. Blocks for some milliseconds."""
-    return [_port(folder, sysfs) for folder in sorted(sysfs.glob("class/infiniband/*/ports/*"))]
+def ports(sysfs: Path = SYSFS, gids_of: str | None = None) -> list[Port]:
+    """All ports of all RDMA devices that this process may see, by name. Blocks for some milliseconds.
+
+    ``gids_of``: read only this device's GID tables, which take nearly all of the time; other ports have no GIDs then.
+    """
+    return [_port(folder, sysfs, gids_of) for folder in sorted(sysfs.glob("class/infiniband/*/ports/*"))]
 
 
 def choose(
@@ -85,7 +88,7 @@ def choose(
     Refuses several ports that match equally: a cluster's transport must not depend on the order of names. Raises:
     NoRdmaDevice, PortDown, GidMissing.
     """
-    found = ports(sysfs)
+    found = ports(sysfs, gids_of=device)
     if not found:
         raise NoRdmaDevice("the kernel lists no RDMA device")
     fitting = [
@@ -156,30 +159,30 @@ def limits(port: Port) -> Limits:
 
 
 # -- sysfs --------------------------------------------------------------------------------------------------------
-def _port(folder: Path, sysfs: Path) -> Port:
+def _port(folder: Path, sysfs: Path, gids_of: str | None) -> Port:
     device = folder.parents[1]
     return Port(
         device=device.name,
         number=int(folder.name),
         state=_read_sysfs(folder / "state").partition(": ")[2],
-        gids=tuple(_gids(folder)),
+        gids=tuple(_gids(folder)) if gids_of in (None, device.name) else (),
         pci=_bridges(device / "device", sysfs) if (device / "device").exists() else (),
     )
 
 
 def _gids(folder: Path) -> Iterator[Gid]:
     """The filled entries. A table has hundreds of entries, nearly all empty, and the kernel queries the device for
-    each."""
+    each. Paths are text: one object per entry takes longer than the entry's read."""
     for index in count():
-        text = _read_sysfs(folder / "gids" / str(index))
+        text = _read_sysfs(f"{folder}/gids/{index}")
         if not text:
             return
         if text != _NO_GID:
-            kind, netdev = (_read_sysfs(folder / "gid_attrs" / name / str(index)) for name in ("types", "ndevs"))
+            kind, netdev = (_read_sysfs(f"{folder}/gid_attrs/{name}/{index}") for name in ("types", "ndevs"))
             yield Gid(index, IPv6Address(text), kind, netdev)
 
 
-def _read_sysfs(path: Path) -> str:
+def _read_sysfs(path: Path | str) -> str:
     """The attribute's text; empty where the kernel has none, as for an entry that is being removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
