@@ -44,6 +44,10 @@ COMPUTE: Final = (
 )  # fmt: skip
 """Each file is a unit of its own, for the worker that is free: it only computes, or has a network namespace or a
 machine of its own."""
+LONG: Final = (
+    "tests/ina/simulation/test_simulation.py", "tests/simulation/test_simulation.py", "tests/test_tutorials.py",
+)  # fmt: skip
+"""Of `COMPUTE`, what takes minutes: begun last, one worker would wait for it."""
 _FOLDER: Final = "OFFPATH_TEST_WORKERS_FOLDER"
 _WAIT_S: Final = 3600.0
 _opened: list[str] = []
@@ -61,8 +65,8 @@ def unit_of(nodeid: str) -> str:
 
 def order(items: list[pytest.Item]) -> None:
     """The longest unit first, so that both workers end together; what measures last. Files stay as they are."""
-    units = {"processes": 0, GUEST: 1, "clusters": 2, "alone": 4}
-    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 3))
+    units = {"processes": 0, GUEST: 1, "clusters": 2, **dict.fromkeys(LONG, 3), "alone": 5}
+    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 4))
 
 
 def scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:

@@ -28,7 +28,7 @@ from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
 from offpath.sched.jobs.states import FIRST_TERMINAL
 
 from .gpu import SimGpu, Tenancy
-from .promises import promise
+from .promises import break_promise, promise
 from .wires import Flight, Memory, SessionMemory
 
 if TYPE_CHECKING:
@@ -380,19 +380,22 @@ class Judge:
         daemon = world.daemon
         ledger = daemon.requests.book.ledger
         in_flight = len(self._live)
-        promise(
-            ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}"
-        )
+        if ledger.unanswered != in_flight:
+            break_promise(f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}")
         for tenant in ledger.tenants.values():
-            promise(
-                tenant.jobs <= world.most_jobs[tenant.spec.name], f"{tenant.spec.name} has {tenant.jobs} jobs accepted"
-            )
+            if tenant.jobs > world.most_jobs[tenant.spec.name]:
+                break_promise(f"{tenant.spec.name} has {tenant.jobs} jobs accepted")
         for gone in ledger.departing.values():
-            promise(not (gone.is_leaving and gone.queued), f"{gone.spec.name} was removed and still queues")
-        promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
-        promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
-        promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
-        promise(len(daemon.requests.answers.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
+            if gone.is_leaving and gone.queued:
+                break_promise(f"{gone.spec.name} was removed and still queues")
+        if in_flight > world.config.max_jobs:
+            break_promise(f"{in_flight} jobs are accepted")
+        if len(ledger.jobs) > world.slots_given:
+            break_promise("more jobs than slots")
+        if len(ledger.leaving) > world.lanes_possible:
+            break_promise("more jobs leave than there are lanes")
+        if len(daemon.requests.answers.refs) > world.slots_given + in_flight:
+            break_promise("the shell keeps ended jobs")
 
     def before_sleep(self, until_ns: int) -> None:
         """Nothing is ready, the clock moves on: not past what the book waits for."""

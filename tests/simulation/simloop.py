@@ -109,11 +109,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return True
 
     def _choices(self) -> list[tuple[Any, Handle]]:
+        self._drop_cancelled()
         soon, timers = self._soon, self._timers
-        while soon and soon[0].is_cancelled:
-            soon.popleft()
-        while timers and timers[0][2].is_cancelled:
-            heapq.heappop(timers)
         out: list[tuple[Any, Handle]] = [("ready", handle) for handle in self._ready.values()]
         if soon:
             out.append(("soon", soon[0]))
@@ -121,6 +118,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             first = timers[0][0]
             out += [(entry, entry[2]) for entry in timers if entry[0] == first and not entry[2].is_cancelled]
         return out
+
+    def _drop_cancelled(self) -> None:
+        """So that the first of each queue is one that may run."""
+        soon, timers = self._soon, self._timers
+        while soon and soon[0].is_cancelled:
+            soon.popleft()
+        while timers and timers[0][2].is_cancelled:
+            heapq.heappop(timers)
 
     def _run(self, handle: Handle) -> None:
         asyncio._set_running_loop(self)
@@ -154,9 +159,11 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def sleeps_past(self) -> int | None:
         """When the loop's own next timer fires, if nothing of its is ready now and it has one."""
-        if self._choices() or self.outside:
+        self._drop_cancelled()
+        timers = self._timers
+        if self._soon or self._ready or self.outside or (timers and timers[0][0] <= self.now_ns):
             return self.now_ns
-        return self._timers[0][0] if self._timers else None
+        return timers[0][0] if timers else None
 
     def is_idle(self) -> bool:
         """Nothing is ready, and the world has nothing in store: only timers are left."""
