@@ -15,10 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .preloaded import Fork, preloaded
+
 BOUND_S = 120.0 if os.path.exists("/sys/class/infiniband/rxe0") else 30.0
 """Longest any wait may take: a machine under load is slow, and that of ./scripts/rxe-vm, where rxe0 is, is emulated; a
 missing event never comes."""
 HERE = Path(__file__).resolve().parent
+_PRELOADED = ("daemon_main.py", "helper_main.py")
 _FAULTS = ("Traceback (most recent call last)", "Warning:", "ERROR:", "Exception ignored")
 
 
@@ -42,7 +45,8 @@ def quickest(seconds: Callable[[], float], bound_s: float) -> float:
 
 
 class Process:
-    """A script of this folder in its own Python; its standard error goes to a file that is judged at the end."""
+    """A script of this folder in its own Python, or in a fork of one that has imported the same in an equal
+    environment; its standard error goes to a file that is judged at the end."""
 
     def __init__(
         self, name: str, folder: Path, script: str, *arguments: str, environment: dict[str, str] | None = None
@@ -52,18 +56,24 @@ class Process:
         environment = {
             **os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})
         }  # fmt: skip
+        forking = preloaded(script, environment) if script in _PRELOADED else None
+        self._popen: Fork | subprocess.Popen[bytes]
         with open(self.error_file, "wb") as errors:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-W", "always", str(HERE / script), *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment,
-            )
+            if forking is not None:
+                self._popen = forking.start(arguments, environment, errors.fileno())
+                self._pidfd = self._popen.pidfd
+            else:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-W", "always", str(HERE / script), *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=environment,
+                )
+                self._pidfd = os.pidfd_open(self._popen.pid)
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
-        self._pidfd = os.pidfd_open(self._popen.pid)
         self._read = b""
 
     @property
