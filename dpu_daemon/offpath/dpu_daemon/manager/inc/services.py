@@ -44,7 +44,7 @@ class Services:
     def __init__(self, book: Book, links: ServiceLinks, store: JobsFile, epoch: Callable[[], int]) -> None:
         self._book, self._links, self._store, self._epoch = book, links, store, epoch
         self._configured: dict[str, tuple[str, ...]] = {}
-        """What each cache was told last, by identity."""
+        """The stores that each cache was configured with last, by identity."""
         self._chains: dict[tuple[str, str], _Chain] = {}
         self._kept: dict[tuple[str, str], Kept] = {
             key: {name: (int(version), str(value)) for name, (version, value) in orjson.loads(data).items()}
