@@ -69,11 +69,8 @@ class Hire(Scheduler):
     # -- a round ---------------------------------------------------------------------------------------------------
     def round(self, now_ms: int) -> list[Decision]:
         """Decide on all that waits. Raises: SolverMissing."""
+        decisions = self.take_back(now_ms)
         jobs = list(self.jobs.values())
-        for job in jobs:
-            job.forgive(now_ms - self.preempt_ms)
-        decisions: list[Decision] = [each for job in jobs for each in self._preempt(job, now_ms)]
-        decisions += self._give_up(jobs, now_ms)
         resting = [job for job in jobs if job.not_before_ms > now_ms]
         able = [job for job in jobs if job.not_before_ms <= now_ms]
         self.watch("prepare")
@@ -174,6 +171,14 @@ class Hire(Scheduler):
         return Reason(Why.NO_ROOM, self.network.scarcity(group))
 
     # -- taking back -----------------------------------------------------------------------------------------------
+    def take_back(self, now_ms: int) -> list[Decision]:
+        """What `round` does first: take back flavors that did not get their places in time, and the places of a job
+        that holds some for too long. It needs no solver."""
+        jobs = list(self.jobs.values())
+        for job in jobs:
+            job.forgive(now_ms - self.preempt_ms)
+        return [*(each for job in jobs for each in self._preempt(job, now_ms)), *self._give_up(jobs, now_ms)]
+
     def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:
         for composite, decided in list(job.decided.items()):
             groups = job.request.implementation(composite, decided.implementation)

@@ -89,8 +89,8 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Picked:
     """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
-    node or the top of a subtree. ``is_further``: its group or flavor has its
-    first place elsewhere in this network. ``rule``: why it goes there although another place may be cheaper."""
+    node or the top of a subtree. ``is_further``: its group or flavor has its first place elsewhere in this network.
+    ``rule``: why it goes there although another place may be cheaper."""
 
     of: GroupNode
     node: int
@@ -107,8 +107,9 @@ class FlowNetwork:
         topology = resources.topology
         self.resources, self.reading, self.limits = resources, reading, limits
         self._hosts, self._switches = topology.hosts, topology.switches
-        self._top = max(topology.level, default=1)
         layers = layers_of(topology)
+        self.level, self.top = layers.level, max(topology.level, default=1)
+        """By node, and the highest."""
         self.trees = trees_of(layers)
         self.sink = self.trees.sink
         self._selector = self.sink + 1
@@ -116,7 +117,7 @@ class FlowNetwork:
         self._recount: dict[GroupId, int] = {}
         """Groups on servers whose Υ is out of date, with |G|."""
         self._bounds = Bounds(resources, layers=layers)
-        self._sink_terms, totals = cost_columns.sinks(self._bounds.columns, self._top, reading)
+        self._sink_terms, totals = cost_columns.sinks(self._bounds.columns, self.top, reading)
         self._sinks = totals.astype(np.int16)
         self._shortcuts = Shortcuts(
             resources, self._bounds, self._locality, layers, self._sinks, reading, limits.shortcuts
@@ -175,7 +176,7 @@ class FlowNetwork:
         self._unread.clear()
         self._scarce.clear()
         changed = self._bounds.update(dirty)
-        self._sink_terms, sinks = cost_columns.sinks(self._bounds.columns, self._top, self.reading)
+        self._sink_terms, sinks = cost_columns.sinks(self._bounds.columns, self.top, self.reading)
         sink_changed = np.nonzero(self._sinks != sinks)[0]
         self._sinks[:] = sinks
         self._shortcuts.update(np.array(dirty, np.int64), changed, sink_changed)

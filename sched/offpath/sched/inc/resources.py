@@ -107,19 +107,21 @@ class Resources:
         """
         if node in self._lost:
             return False
+        hosts = self.topology.hosts
         if not group.is_inc:
-            return node < self.topology.hosts and self._has_room(group.demand, node)
-        if not self.could_host(group, node) or self._running[node][group.id]:
+            return node < hosts and _has_room(group.demand, self._on_server[node], self.servers[node].capacity)
+        if node < hosts or group.id in self._running[node]:
             return False
-        is_active = group.service in self._on_switch[node - self.topology.hosts].services
-        return (is_active or self.slots(node) > 0) and fits_in(self.needed(group, node), self.free(node))
+        switch, spec = self._on_switch[node - hosts], self.switches[node - hosts]
+        if group.service not in switch.services and len(switch.services) >= spec.most_services:
+            return False
+        # What is needed beside the others fits an idle switch, too: `could_host`.
+        return self._may_run(group, node) and _has_room(self.needed(group, node), switch.used, spec.capacity)
 
-    def _has_room(self, demand: Vector, server: int) -> bool:
-        """Asked for each task that starts, so without a generator."""
-        for need, gone, all_ in zip(demand, self._on_server[server], self.servers[server].capacity, strict=True):
-            if need + gone > all_:
-                return False
-        return True
+    def _may_run(self, group: TaskGroup, switch: int) -> bool:
+        """The switch has all that the group's tasks on switches need but room."""
+        spec = self.switches[switch - self.topology.hosts]
+        return spec.supports(group) and is_level_right(group.connectivity, self.topology.level[switch])
 
     def could_host(self, group: TaskGroup, node: int) -> bool:
         """True if a task fits the node when it is idle. Equal for all tasks of the group, and never changes."""
@@ -128,12 +130,8 @@ class Resources:
             return False
         if not group.is_inc:
             return fits_in(group.demand, self.servers[node].capacity)
-        spec = self.switches[node - hosts]
-        return (
-            spec.supports(group)
-            and is_level_right(group.connectivity, self.topology.level[node])
-            and fits_in(plus(group.demand, group.shared), spec.capacity)
-        )
+        capacity = self.switches[node - hosts].capacity
+        return self._may_run(group, node) and fits_in(plus(group.demand, group.shared), capacity)
 
     def needed(self, group: TaskGroup, node: int) -> Vector:
         """What one more task takes of the node: its own demand, and what the service shares if it is not there yet."""
@@ -142,7 +140,11 @@ class Resources:
         if not self.is_shared:
             return plus(group.demand, group.shared)
         service = self._on_switch[node - self.topology.hosts].services.get(group.service)
-        before = service.demand if service is not None else _NOTHING
+        if service is None:
+            return plus(group.demand, group.shared)
+        before = service.demand
+        if before == group.shared:
+            return group.demand
         return tuple(
             own + max(0, shared - there) for own, shared, there in zip(group.demand, group.shared, before, strict=True)
         )
@@ -201,6 +203,10 @@ class Resources:
     def is_running(self, group: GroupId) -> bool:
         """True if some task of the group runs."""
         return group in self._nodes_of
+
+    def is_running_on(self, group: GroupId, node: int) -> bool:
+        """True if some task of the group runs on the node."""
+        return group in self._running[node]
 
     def tasks_of(self, group: GroupId) -> int:
         """Running tasks of a group."""
@@ -287,6 +293,14 @@ class Resources:
                 for shared, count in service.shared.items():
                     used = plus(used, tuple(each * count for each in shared))
         switch.used = used
+
+
+def _has_room(demand: Vector, used: Vector, capacity: Vector) -> bool:
+    """Called for each task that starts, so without a generator."""
+    for need, gone, all_ in zip(demand, used, capacity, strict=True):
+        if need + gone > all_:
+            return False
+    return True
 
 
 def _take_one(counter: Counter[_Key], key: _Key) -> None:
