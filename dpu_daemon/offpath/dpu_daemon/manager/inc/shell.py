@@ -13,6 +13,7 @@ from typing import Final
 from offpath.bindings.engines.port import Engine, EngineJob, JobState, NodeInfo, NodeState
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineError, OffpathError, PlaceUnusable
 from offpath.bindings.wire.admin import Fault
+from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.dpu_daemon.manager.inc.config import IncTable
 from offpath.dpu_daemon.manager.inc.identities import Identities
 from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, query_switch
@@ -93,15 +94,19 @@ class IncShell:
         """Without end. If the file cannot be written, ``fatal`` ends the job manager."""
         await self._links.open()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._rounds(), name="inc-rounds")
-                tasks.create_task(self._repeat(), name="inc-repeat")
-                tasks.create_task(self._see_engine(), name="inc-engine")
-                for name in self.switch_faults:
-                    tasks.create_task(self._watch.run(name), name=f"inc-switch-{name}")
+            with settled():
+                await self._run_loops()
         except* PlaceUnusable as faults:
             self._fatal(PlaceUnusable(str(faults.exceptions[0])))
         await asyncio.Event().wait()
+
+    async def _run_loops(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._rounds(), name="inc-rounds")
+            tasks.create_task(self._repeat(), name="inc-repeat")
+            tasks.create_task(self._see_engine(), name="inc-engine")
+            for name in self.switch_faults:
+                tasks.create_task(self._watch.run(name), name=f"inc-switch-{name}")
 
     async def close(self) -> None:
         """Tasks go on."""
