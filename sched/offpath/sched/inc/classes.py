@@ -1,4 +1,4 @@
-"""Groups with equal demands form a class. For each class: what a task costs on every node and in every subtree, as far
+"""Groups of one kind (`TaskGroup.kind`) form a class. For each class: what a task costs on every node and in every subtree, as far
 as that depends on nothing else; a change of a node changes its column.
 """
 
@@ -15,19 +15,12 @@ from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.columns import Columns, Flags
 from offpath.sched.inc.cost_columns import UNFIT, Costs
 from offpath.sched.inc.layers import Ints
-from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.poly import Kind, TaskGroup
 from offpath.sched.inc.readings import Reading
-from offpath.sched.inc.templates import Connectivity
-from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS, Vector
+from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS
 
-Key = tuple[str, frozenset[str], Vector, Vector, Connectivity]
 _SPARE: Final = 64
 """Classes that may stay although no group of the round is of them."""
-
-
-def key(group: TaskGroup) -> Key:
-    """Equal for groups of one class."""
-    return group.service, group.features, group.demand, group.shared, group.connectivity
 
 
 @dataclass(slots=True)
@@ -41,7 +34,7 @@ class Table:
 
     nodes: int
     switches: int
-    rows: dict[Key, int] = field(default_factory=dict)
+    rows: dict[Kind, int] = field(default_factory=dict)
     examples: list[TaskGroup] = field(default_factory=list)
     places: Costs = field(init=False)
     subtrees: Costs = field(init=False)
@@ -56,14 +49,14 @@ class Table:
     def add(self, examples: Sequence[TaskGroup], places: Costs, subtrees: Costs) -> None:
         """New classes."""
         for each in examples:
-            self.rows[key(each)] = len(self.examples)
+            self.rows[each.kind] = len(self.examples)
             self.examples.append(each)
             self.versions.append(self._version())
         self._fitting = None
         self.places = np.concatenate((self.places, places))
         self.subtrees = np.concatenate((self.subtrees, subtrees))
 
-    def keep(self, used: Collection[Key]) -> None:
+    def keep(self, used: Collection[Kind]) -> None:
         """Drop other classes if there are many."""
         wanted = [each for each in used if each in self.rows]
         if len(self.rows) <= 2 * len(wanted) + _SPARE:
@@ -109,7 +102,7 @@ class Classes:
         """The table that has the group's class."""
         return self.on_switches if group.is_inc else self.servers
 
-    def use(self, examples: Mapping[Key, TaskGroup]) -> None:
+    def use(self, examples: Mapping[Kind, TaskGroup]) -> None:
         """Add what is new of these classes; of many others drop some."""
         for table in (self.servers, self.on_switches):
             asked = {name: each for name, each in examples.items() if self.of(each) is table}
@@ -206,7 +199,7 @@ def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
         excess, is_active = columns.excess(group.service, group.shared)
         needed, free, names = demand + excess, columns.switch_free, list(SWITCH_DIMENSIONS)
         lost, own = columns.lost[columns.hosts :], np.zeros(columns.switches, np.bool_)
-        own[[node - columns.hosts for node in resources.nodes_of(group.id)]] = True
+        own[[node - columns.hosts for node in resources.places(group.id)]] = True
         barred = [(own, "run a task of the group already"),
                   (~is_active & (columns.slots == 0), "run as many services as they may")]  # fmt: skip
     found = []

@@ -16,14 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from offpath.sched.inc.classes import Key, key
 from offpath.sched.inc.columns import Flags
 from offpath.sched.inc.cost import ONE
 from offpath.sched.inc.cost_columns import SINK_TERMS
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.network import FlowNetwork, GroupNode, Picked, Round
 from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import GroupId, TaskGroup
+from offpath.sched.inc.poly import GroupId, Kind, TaskGroup
 
 _DISTANCE: Final = SINK_TERMS.index("distance")
 _HAS_TOP: Final = "another switch of the job is above all its servers"
@@ -88,8 +87,8 @@ class _Trial:
         self._started: list[Picked] = []
         self._level, self._top = self._resources.topology.level, network.top
         self._rankings: dict[bool, dict[GroupId, list[int]]] = {}
-        self._full: dict[Key, set[int]] = {}
-        """By class of groups, nodes where none of its tasks fits now. A start makes room nowhere: if what it shares is
+        self._full: dict[Kind, set[int]] = {}
+        """By kind of groups, nodes where none of its tasks fits now. A start makes room nowhere: if what it shares is
         needed no more by others, it takes at least as much itself."""
 
     def start(self, each: Picked) -> None:
@@ -131,7 +130,7 @@ class _Trial:
             self._level[node] == self._top
             for each in job.request.groups
             if each.is_inc
-            for node in self._resources.nodes_of(each.id)
+            for node in self._resources.places(each.id)
         )
 
     def _places(self, of: GroupNode, own: Sequence[int], has_top: bool) -> Iterator[int]:
@@ -139,7 +138,7 @@ class _Trial:
         gang has from the flow, at last the others. With one of the highest switches the job needs the flow's last.
         One that did not fit is not looked at again: starts of the same group make room nowhere."""
         group = of.group
-        full = self._full.setdefault(key(group), set())
+        full = self._full.setdefault(group.kind, set())
         if not has_top:
             yield from self._fitting(group, own, full)
         yield from self._fitting(group, self._ranked(has_top)[group.id], full)
@@ -147,13 +146,13 @@ class _Trial:
             yield from self._fitting(group, own, full)
 
     def _fitting(self, group: TaskGroup, nodes: Sequence[int], full: set[int]) -> Iterator[int]:
-        """Of these nodes those that fit. ``full``: of the group's class; the others are noted there."""
+        """Of these nodes those that fit. ``full``: of the group's kind; the others are noted there."""
         for node in nodes:
             if node in full:
                 continue
             if self._resources.fits(group, node):
                 yield node
-            elif not self._resources.is_running_on(group.id, node):  # else another group of the class may fit
+            elif not self._resources.is_running_on(group.id, node):  # else another group of the kind may fit
                 full.add(node)
 
     def _ranked(self, has_top: bool) -> dict[GroupId, list[int]]:

@@ -51,6 +51,7 @@ class Layers:
         )
         """By server: its first switch, itself if it has none."""
         self._over: dict[int, frozenset[int]] = {}
+        self._servers: dict[int, Ints] = {}
         self.spreads: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
         """Γ's steps (`locality.spread`) as far as they were asked for, by γ and ξ, then by switch."""
         self.levels = list(self._levels(0))
@@ -63,6 +64,18 @@ class Layers:
         if found is None:
             above = [self.over(parent) for parent, _ in self.topology.up[node]]
             found = self._over[node] = frozenset((node,)).union(*above)
+        return found
+
+    def servers(self, node: int) -> Ints:
+        """All servers below a switch, rising; of a server itself."""
+        found = self._servers.get(node)
+        if found is None:
+            if node < self.topology.hosts:
+                found = np.array([node], np.int64)
+            else:
+                below = {self.first_equal[child] for child in self.children[node]}
+                found = np.unique(np.concatenate([np.zeros(0, np.int64), *map(self.servers, below)]))
+            self._servers[node] = found
         return found
 
     def _parents(self) -> list[tuple[tuple[int, int], ...]]:

@@ -133,16 +133,14 @@ def climbs(layers: Layers, switches: Collection[int]) -> Ints | None:
     if not switches or highest == top:
         return None
     found = np.full(topology.nodes, top - highest + 1, np.int64)
-    is_reached = np.zeros(topology.nodes, np.bool_)
     front = {each for each in switches if topology.level[each] == highest}
-    is_reached[list(switches)] = True
-    for climb in range(top - highest + 1):
-        for level in reversed(layers.levels):
-            counts = np.diff(level.starts, append=len(level.below))
-            is_reached[level.below[np.repeat(is_reached[level.switches], counts)]] = True
-        found[is_reached] = np.minimum(found[is_reached], climb)
+    fronts = [set(switches)]
+    for _ in range(top - highest):
         front = {parent for each in front for parent, _ in topology.up[each]}
-        is_reached[list(front)] = True
+        fronts.append(front)
+    for climb in reversed(range(len(fronts))):  # the lowest climb to a server is written last
+        for first in {layers.first_equal[each] for each in fronts[climb]}:
+            found[layers.servers(first)] = climb
     for level in layers.levels:
         found[level.switches] = np.maximum.reduceat(found[level.below], level.starts)
     return found

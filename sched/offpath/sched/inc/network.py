@@ -8,7 +8,7 @@ trees that no task can reach are left out (`trees`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from offpath.sched.inc import cost, cost_columns
 from offpath.sched.inc.bounds import Bounds
-from offpath.sched.inc.classes import key as class_key
 from offpath.sched.inc.classes import lacks
 from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.edges import Asked, Edges
@@ -204,7 +203,7 @@ class FlowNetwork:
             self._bounds.columns.refresh(sorted(self._unread))
             self._unread.clear()
             self._scarce.clear()
-        key = class_key(group), bool(group.is_inc and self.resources.tasks_of(group.id))
+        key = group.kind, bool(group.is_inc and self.resources.tasks_of(group.id))
         if key[1] or key not in self._scarce:
             self._scarce[key] = described(group, lacks(self._bounds.columns, group))
         return self._scarce[key]
@@ -229,25 +228,29 @@ class FlowNetwork:
                 continue
             groups += len(wanted) + len(undecided)
             prepared.jobs.append((job, wanted, undecided))
-        self._choose((job, group) for job, wanted, undecided in prepared.jobs for group in (*wanted, *undecided))
+        self._choose([(job, (*wanted, *undecided)) for job, wanted, undecided in prepared.jobs])
         return prepared
 
-    def _choose(self, groups: Iterable[tuple[PendingJob, TaskGroup]]) -> None:
+    def _choose(self, jobs: Sequence[tuple[PendingJob, Sequence[TaskGroup]]]) -> None:
+        """Of these groups of each job."""
         self._refresh()
         _ = self.locality
-        self._shortcuts.choose(
-            [
-                Asked(group, job.request.priority, self.limits.shortcuts * job.number, self._switches_of(job, group))
-                for job, group in groups
-            ]
-        )
+        asked = []
+        for job, groups in jobs:
+            priority, offset, switches = job.request.priority, self.limits.shortcuts * job.number, None
+            for group in groups:
+                if group.is_inc or not self.reading.reach:
+                    asked.append(Asked(group, priority, offset))
+                    continue
+                if switches is None:
+                    switches = self._switches_of(job)
+                asked.append(Asked(group, priority, offset, switches))
+        self._shortcuts.choose(asked)
 
-    def _switches_of(self, job: PendingJob, group: TaskGroup) -> frozenset[int]:
-        """Where the job's tasks run, if that matters to the group."""
-        if group.is_inc or not self.reading.reach:
-            return frozenset()
-        nodes_of = self.resources.nodes_of
-        return frozenset(node for each in job.request.groups if each.is_inc for node in nodes_of(each.id))
+    def _switches_of(self, job: PendingJob) -> frozenset[int]:
+        """Where the job's tasks run."""
+        places = self.resources.places
+        return frozenset().union(*[places(each.id) for each in job.request.groups if each.is_inc])
 
     def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
         """The problem for these jobs, in the order of their submission."""
@@ -320,7 +323,7 @@ class FlowNetwork:
 
     def shortcuts(self, job: PendingJob, group: TaskGroup) -> Edges:
         """The group's edges into the trees."""
-        self._choose([(job, group)])
+        self._choose([(job, [group])])
         return self._shortcuts.of(group)
 
     def _offered(self, job: PendingJob, undecided: Sequence[TaskGroup], wait: int) -> list[tuple[TaskGroup, EdgeCost]]:

@@ -9,7 +9,7 @@ state before its start exactly, in any order of starts and stops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -199,6 +199,10 @@ class Resources:
     def nodes_of(self, group: GroupId) -> Counter[int]:
         """Running tasks of a group by node."""
         return Counter(self._nodes_of.get(group, ()))
+
+    def places(self, group: GroupId) -> Collection[int]:
+        """The nodes with a running task of a group, now; not a copy."""
+        return self._nodes_of.get(group, ())
 
     def is_running(self, group: GroupId) -> bool:
         """True if some task of the group runs."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpath.sched.inc.bounds import Bounds, Changed
-from offpath.sched.inc.classes import Classes, Table, key
+from offpath.sched.inc.classes import Classes, Table
 from offpath.sched.inc.columns import Flags
 from offpath.sched.inc.cost import ONE
 from offpath.sched.inc.cost_columns import UNFIT, Costs
@@ -43,6 +43,53 @@ class _Due(NamedTuple):
     near: Near | None
 
 
+class _Turns(NamedTuple):
+    """Groups and the order of what is equally cheap for them. ``rows``: shape [groups], where their costs are.
+    ``starts``: shape [groups, 1], the node that comes first."""
+
+    rows: Ints
+    starts: NDArray[np.int32]
+
+
+class _Cheapest(NamedTuple):
+    """The cheapest columns of each row of costs. ``sure``: shape [rows, most], those that cost less than the dearest of
+    them, with their costs in ``values``; filled with what costs `_DEAREST`. ``ties``: those that cost as much as it, as
+    row times ``width`` plus column, rising; row ``n`` has ``counts[n]`` of them, from ``begins[n]`` on, each costs
+    ``limits[n]``, and ``wanted[n]`` of them are still needed."""
+
+    sure: NDArray[np.int32]
+    values: NDArray[np.int32]
+    ties: Ints
+    begins: Ints
+    counts: Ints
+    limits: NDArray[np.int32]
+    wanted: Ints
+    width: int
+
+    def keys(self, turns: _Turns, first: int, nodes: int) -> NDArray[np.int32]:
+        """By group, sorted: cost times ``nodes`` plus how many nodes after its start it comes; shape [groups, most].
+        Column 0 is node ``first``."""
+        rows, starts = turns
+        sure = self.sure[rows] + np.int32(first)
+        values = self.values[rows]
+        counts = self.counts[rows]
+        if counts.any():
+            # Of the ties those from the start on, and then those before it.
+            begins = np.searchsorted(self.ties, rows * self.width + np.clip(starts[:, 0] - first, 0, self.width))
+            begins -= self.begins[rows]
+            numbers = np.arange(sure.shape[1])
+            at = self.begins[rows][:, None] + (begins[:, None] + numbers) % np.maximum(counts, 1)[:, None]
+            is_tie = numbers < np.minimum(self.wanted[rows], counts)[:, None]
+            tied = self.ties[np.where(is_tie, at, 0)] % self.width + first
+            sure = np.concatenate((sure, tied.astype(np.int32)), axis=1)
+            values = np.concatenate((values, np.where(is_tie, self.limits[rows][:, None], _DEAREST)), axis=1)
+        sure -= starts
+        sure += np.int32(nodes) * (sure < 0)
+        sure += values * np.int32(nodes)
+        sure.sort(axis=1)
+        return sure[:, : self.sure.shape[1]]
+
+
 class Shortcuts:
     """Of all groups. ``sinks``: what M → K costs, by node; the network keeps it up to date in place."""
 
@@ -65,7 +112,6 @@ class Shortcuts:
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
-        self._windows: dict[int, NDArray[np.int32]] = {}
         self.computed = 0
         """Groups whose edges were computed, not taken from the round before."""
 
@@ -102,12 +148,12 @@ class Shortcuts:
     def has_room(self, group: TaskGroup, tasks: int) -> bool:
         """True if that many more tasks could start now, were there no other group. `choose` named the group."""
         table = self._classes.of(group)
-        row = table.rows[key(group)]
+        row = table.rows[group.kind]
         room = table.fitting(row)
         if group.is_inc:
             if not room or not self._resources.is_running(group.id):
                 return room >= tasks
-            own = [each - self._hosts for each in self._resources.nodes_of(group.id)]
+            own = [each - self._hosts for each in self._resources.places(group.id)]
             return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
         if room >= tasks or not any(group.demand):
             return room > 0
@@ -118,34 +164,36 @@ class Shortcuts:
 
     def choose(self, asked: Sequence[Asked]) -> None:
         """Choose the edges of these groups where something changed."""
-        keys = [key(each.group) for each in asked]
-        self._classes.use({name: each.group for name, each in zip(keys, asked, strict=True)})
-        due: dict[tuple[bool, bool], list[_Due]] = {}
-        for each, name in zip(asked, keys, strict=True):
+        self._classes.use({each.group.kind: each.group for each in asked})
+        due: dict[tuple[bool, bool], dict[object, list[_Due]]] = {}
+        for each in asked:
             group = each.group
             table = self._classes.of(group)
-            row = table.rows[name]
+            row = table.rows[group.kind]
             related = self._nearby.related(group)
             moved = [self._moved.get(other, 0) for other in related]
-            now = table.versions[row], each.priority, each.offset, each.switches, moved, name
+            now = table.versions[row], each.priority, each.offset, each.switches, moved, group.kind
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
                 near = self._nearby.of(related)
-                due.setdefault((group.is_inc, near is None), []).append(_Due(now, each, row, near))
-        for (is_inc, _), some in due.items():
-            self.computed += len(some)
+                alike = (row, each.priority, each.switches) if near is None else group.id
+                some = due.setdefault((group.is_inc, near is None), {})
+                some.setdefault(alike, []).append(_Due(now, each, row, near))
+        for (is_inc, _), by_cost in due.items():
             table = self._classes.on_switches if is_inc else self._classes.servers
             step = max(1, _BLOCK // max(1, table.nodes))
-            for at in range(0, len(some), step):
-                self._choose(table, some[at : at + step])
+            alike_ = list(by_cost.values())
+            for at in range(0, len(alike_), step):
+                self._choose(table, alike_[at : at + step])
 
-    def _choose(self, table: Table, due: Sequence[_Due]) -> None:
-        """Of groups of one kind; near all of them something runs, or near none."""
-        asked, rows = [each.asked for each in due], [each.row for each in due]
+    def _choose(self, table: Table, due: Sequence[Sequence[_Due]]) -> None:
+        """Of groups of one kind; near all of them something runs, or near none. ``due``: groups for which every place
+        costs the same are together."""
+        asked, rows = [each[0].asked for each in due], [each[0].row for each in due]
         is_inc = asked[0].group.is_inc
         first = self._hosts if is_inc else 0
         places, subtrees = table.places[rows], table.subtrees[rows]
-        near = [each.near for each in due if each.near is not None]
+        near = [each[0].near for each in due if each[0].near is not None]
         if near:
             for costs, locs in zip((places, subtrees), self._nearby.locs(near, is_inc=is_inc), strict=True):
                 costs += locs
@@ -156,23 +204,31 @@ class Shortcuts:
                 places[row] += far[: self._hosts]
                 subtrees[row] += far[self._hosts :]
         own, over = zip(*[self._taken(each.group) for each in asked], strict=True)
-        nodes, totals, is_place = self._ranked(places, asked, first, own, self._sinks[first : first + table.nodes])
-        tops, below, is_top = self._ranked(subtrees, asked, self._hosts, over, None)
+        members = [each for alike in due for each in alike]
+        self.computed += len(members)
+        turns = _Turns(
+            np.repeat(np.arange(len(due)), [len(alike) for alike in due]),
+            np.array([each.asked.offset % self._nodes for each in members], np.int32)[:, None],
+        )
+        nodes, totals, is_place = self._ranked(places, asked, turns, first, own, self._sinks[first : first + table.nodes])
+        tops, below, is_top = self._ranked(subtrees, asked, turns, self._hosts, over, None)
         menus = zip(_menus(nodes, totals, is_place), _menus(tops, below, is_top), strict=True)
         is_edge = np.concatenate((is_place, is_top), axis=1)
         nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], np.concatenate((totals, below), axis=1)[is_edge]
         ends = np.cumsum(is_edge.sum(1)).tolist()
         begin = 0
-        for each, end, count, both in zip(due, ends, is_place.sum(1).tolist(), menus, strict=True):
+        for each, end, count, both in zip(members, ends, is_place.sum(1).tolist(), menus, strict=True):
             edges = Edges(self.terms, each.asked, each.near, nodes[begin:end], totals[begin:end], count, both)
             self._chosen[each.asked.group.id] = each.state, edges
             begin = end
 
     def _ranked(
-        self, costs: Costs, asked: Sequence[Asked], first: int, taken: Sequence[Iterable[int]], sinks: Costs | None
-    ) -> tuple[Ints, Ints, Flags]:
+        self, costs: Costs, asked: Sequence[Asked], turns: _Turns, first: int, taken: Sequence[Iterable[int]],
+        sinks: Costs | None,
+    ) -> tuple[Ints, Ints, Flags]:  # fmt: skip
         """For each group its cheapest nodes, what the edges cost, and whether they are there at all. ``costs``: shape
-        [groups, nodes], is changed; column 0 is node ``first``. ``taken``: nodes that are no places.
+        [rows, nodes], is changed; column 0 is node ``first``. ``asked``: an example of each row. ``taken``: nodes that
+        are no places, by row.
 
         A place is ranked with its cost M → K. Equally cheap ones are ordered by their number, from the offset on.
         """
@@ -182,38 +238,43 @@ class Shortcuts:
         costs //= TERMS
         if sinks is not None:
             costs += sinks
-        starts = np.array([each.offset % self._nodes for each in asked], np.int64)
-        turned = self._turned(width)[first - starts + self._nodes]
-        keys = costs.astype(np.int32)
-        keys *= self._nodes
-        keys += turned
         for n, nodes in enumerate(taken):
             if nodes:
-                keys[n, [each - first for each in nodes]] = _DEAREST * self._nodes
-        if width > self._most:
-            keys = np.partition(keys, self._most - 1, axis=1)[:, : self._most]
-        keys.sort(axis=1)
+                costs[n, [each - first for each in nodes]] = _DEAREST
+        keys = _cheapest(costs, self._most).keys(turns, first, self._nodes)
         totals = (keys // self._nodes).astype(np.int64)
-        found = (keys % self._nodes + starts[:, None]) % self._nodes
+        found = (keys % self._nodes + turns.starts) % self._nodes
         is_there = totals < _DEAREST
         if sinks is not None:
             totals -= sinks[np.minimum(np.maximum(found - first, 0), width - 1)]
-        return found, totals, is_there
-
-    def _turned(self, width: int) -> NDArray[np.int32]:
-        """Row ``n``: the nodes' numbers from ``n`` on, after the last one from 0 on again."""
-        if width not in self._windows:
-            numbers = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
-            self._windows[width] = np.lib.stride_tricks.sliding_window_view(numbers, width)
-        return self._windows[width]
+        return found.astype(np.int64), totals, is_there
 
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
         """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
         into the subtrees of the second."""
         if not group.is_inc or not self._resources.is_running(group.id):
             return _NOWHERE, _NOWHERE
-        own = frozenset(self._resources.nodes_of(group.id))
+        own = frozenset(self._resources.places(group.id))
         return own, frozenset().union(*[self._layers.over(each) for each in own])
+
+
+def _cheapest(costs: Costs, most: int) -> _Cheapest:
+    """Of each row the ``most`` cheapest columns, however equally cheap ones are ordered."""
+    height, width = costs.shape
+    limits = np.full(height, _DEAREST, np.int32)
+    if width > most:
+        limits = np.minimum(limits, np.partition(costs.astype(np.int32), most - 1, axis=1)[:, most - 1])
+    flat, bounds = costs.reshape(-1), limits.astype(np.int16)[:, None]
+    less = np.flatnonzero(costs < bounds)
+    rows = less // width
+    counts = np.bincount(rows, minlength=height)
+    size = min(most, width)
+    sure, values = np.zeros((height, size), np.int32), np.full((height, size), _DEAREST, np.int32)
+    places = rows, np.arange(len(less)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sure[places], values[places] = less - rows * width, flat[less]
+    ties = np.flatnonzero((costs == bounds) & (bounds < _DEAREST))
+    tied = np.bincount(ties // width, minlength=height)
+    return _Cheapest(sure, values, ties, np.cumsum(tied) - tied, tied, limits, size - counts, width)
 
 
 def _menus(nodes: Ints, totals: Ints, is_there: Flags) -> list[Menu]:
