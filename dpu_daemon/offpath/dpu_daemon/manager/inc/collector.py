@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG: Final = 50_000
-"""A round makes so many objects that live until its end, and hardly any of them in a cycle. With Python's default of 700
-each is looked at several times while it is needed, a tenth of a round; so many are looked at after it, when few are
-left. Garbage in cycles waits until there is that much, a few MiB."""
+"""New objects before a collection. A round makes about so many that live until its end, and hardly any in a cycle.
+After each 700, Python's default, the collector would scan them again and again while they are needed: 5 to 9 % of a
+round. Garbage in cycles is freed only after so many objects: a few MiB."""
 
 
 @contextmanager

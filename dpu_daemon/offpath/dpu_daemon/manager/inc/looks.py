@@ -1,5 +1,5 @@
-"""What a look at the engine or at a switch may decide: nothing about a task with a call in flight meanwhile, of which it
-may show the state before or after the call."""
+"""What a look at the engine or at a switch may decide: nothing about a task with a call in flight meanwhile. Of such a
+task it may show the state before or after the call."""
 
 from __future__ import annotations
 

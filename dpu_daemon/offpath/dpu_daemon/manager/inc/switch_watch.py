@@ -1,4 +1,4 @@
-"""Queries each switch for its tasks: one that does not reply is lost, and a task that the book does not have is stopped."""
+"""Queries each switch for its tasks. One that does not reply is lost; a task that the book does not have is stopped."""
 
 from __future__ import annotations
 
