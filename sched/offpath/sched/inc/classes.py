@@ -1,5 +1,5 @@
-"""Groups of one kind (`TaskGroup.kind`) form a class. For each class: what a task costs on every node and in every subtree, as far
-as that depends on nothing else; a change of a node changes its column.
+"""Groups of one kind (`TaskGroup.kind`) form a class. For each class: what a task costs on every node and in every
+subtree, as far as that depends on nothing else; a change of a node changes its column.
 """
 
 from __future__ import annotations
@@ -131,34 +131,37 @@ class Classes:
                 cost_columns.server_fits(demands, self._columns.server_free[nodes], self._reading),
                 cost_columns.server_fits(demands, self._bounds.servers.least[tops], self._reading),
             )
-        places = np.empty((len(examples), len(self._columns.active[nodes])), np.int16)
-        subtrees = np.empty((len(examples), len(self._columns.active[tops])), np.int16)
-        for rows in _alike(examples):
-            some = [examples[each] for each in rows]
-            places[rows] = self._on_switches(some, nodes)
-            subtrees[rows] = self._below_switches(some, tops)
-        return places, subtrees
+        return self._on_switches(examples, nodes), self._below_switches(examples, tops)
 
-    def _on_switches(self, alike: Sequence[TaskGroup], nodes: Ints | slice) -> Costs:
-        """Of groups that differ in their own demand only."""
-        columns, one = self._columns, alike[0]
-        excess, is_active = columns.excess(one.service, one.shared)
-        demands = np.array([each.demand for each in alike], np.int64)[:, None]
-        found = cost_columns.switch_fits(demands + excess[nodes], columns.switch_free[nodes], self._reading)
-        is_open = columns.supports(one) & columns.is_level_right(one.connectivity) & (is_active | (columns.slots > 0))
-        could = (demands + np.array(one.shared, np.int64) <= columns.switch_capacity[nodes]).all(-1)
+    def _on_switches(self, examples: Sequence[TaskGroup], nodes: Ints | slice) -> Costs:
+        columns = self._columns
+        needed, interference, is_open = _blank(len(examples), len(columns.active[nodes]))
+        demands = np.array([each.demand for each in examples], np.int64)[:, None]
         lost = columns.lost[columns.hosts :]
-        interference = cost_columns.new(is_active, columns.active, columns.most_services)
-        return _closed(found + interference[nodes], could & (is_open & ~lost)[nodes])
+        for rows in _alike(examples):
+            one = examples[rows[0]]
+            excess, is_active = columns.excess(one.service, one.shared)
+            needed[rows] = demands[rows] + excess[nodes]
+            interference[rows] = cost_columns.new(is_active, columns.active, columns.most_services)[nodes]
+            may = columns.supports(one) & columns.is_level_right(one.connectivity) & ~lost
+            is_open[rows] = (may & (is_active | (columns.slots > 0)))[nodes]
+        # What fits beside others fits the idle switch, too, so its capacity needs no look.
+        found = cost_columns.switch_fits(needed, columns.switch_free[nodes], self._reading)
+        return _closed(found + interference, is_open)
 
-    def _below_switches(self, alike: Sequence[TaskGroup], tops: Ints | slice) -> Costs:
-        bounds, one = self._bounds, alike[0]
-        demands = np.array([each.demand for each in alike], np.int64)[:, None]
-        is_active = bounds.is_active_on_all(one)
-        shared = np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
-        found = cost_columns.switch_fits(demands + shared[tops], bounds.switches.least[tops], self._reading)
-        interference = cost_columns.new(is_active, bounds.switches.least_active, self._most_services)
-        return _closed(found + interference[tops], bounds.may_run(one)[tops])
+    def _below_switches(self, examples: Sequence[TaskGroup], tops: Ints | slice) -> Costs:
+        bounds = self._bounds
+        needed, interference, is_open = _blank(len(examples), len(bounds.has_inc[tops]))
+        demands = np.array([each.demand for each in examples], np.int64)[:, None]
+        for rows in _alike(examples):
+            one = examples[rows[0]]
+            is_active = bounds.is_active_on_all(one)
+            shared = np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
+            needed[rows] = demands[rows] + shared[tops]
+            interference[rows] = cost_columns.new(is_active, bounds.switches.least_active, self._most_services)[tops]
+            is_open[rows] = bounds.may_run(one)[tops]
+        found = cost_columns.switch_fits(needed, bounds.switches.least[tops], self._reading)
+        return _closed(found + interference, is_open)
 
     def terms(self, groups: Sequence[TaskGroup], nodes: Ints, *, is_subtree: bool) -> tuple[Ints, Ints, Ints]:
         """Fit (average and deviation) and interference of an edge of each group, all of one kind, to its node. Of a
@@ -208,6 +211,13 @@ def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
         could = could & ~which
     found += [(int((could & (needed[:, at] > free[:, at])).sum()), f"lack {name}") for at, name in enumerate(names)]
     return [each for each in found if each[0]]
+
+
+def _blank(examples: int, switches: int) -> tuple[Ints, Costs, Flags]:
+    """For what is needed, Φ_new, and whether the kind may run there: shape [examples, switches], of the first times
+    [3]."""
+    shape = examples, switches
+    return np.empty((*shape, len(SWITCH_DIMENSIONS)), np.int64), np.empty(shape, np.int16), np.empty(shape, np.bool_)
 
 
 def _closed(costs: Ints, is_open: Flags) -> Costs:

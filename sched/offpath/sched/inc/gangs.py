@@ -25,6 +25,8 @@ from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, Kind, TaskGroup
 
 _DISTANCE: Final = SINK_TERMS.index("distance")
+_DEAR: Final = 1 << 20
+"""Above the cost of any place."""
 _HAS_TOP: Final = "another switch of the job is above all its servers"
 
 
@@ -165,11 +167,11 @@ class _Trial:
             nodes = np.concatenate([each.nodes[: each.places] for each in edges])
             costs = np.concatenate([each.totals[: each.places] for each in edges]) + self._sinks(nodes, has_top)
             rows = np.repeat(np.arange(len(edges)), counts)
-            ranked: list[int] = nodes[np.lexsort((costs, self._is_wanted[nodes], rows))].tolist()
+            order = np.argsort((2 * rows + self._is_wanted[nodes]) * _DEAR + costs, kind="stable")
+            ranked: list[int] = nodes[order].tolist()
             ends = accumulate(counts)
             known = self._rankings[has_top] = {
-                of.group.id: ranked[end - count : end]
-                for of, end, count in zip(self._parts, ends, counts, strict=True)
+                of.group.id: ranked[end - count : end] for of, end, count in zip(self._parts, ends, counts, strict=True)
             }
         return known
 

@@ -30,6 +30,7 @@ from offpath.sched.inc.reasons import verdicts
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scheduler import Scheduler
 
+_CROWDED: Final = Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
 GANG_MS: Final = 10_000
 """For how long a job may hold some of its places without running."""
 
@@ -102,9 +103,11 @@ class Hire(Scheduler):
         with an open choice. None if there is no room for two passes of all groups."""
         if not self.network.reading.is_switch_first:
             return frozenset()
-        groups = sum(len(job.materialized()) + len(job.undecided()) for job in able)
-        if 2 * groups > self.limits.groups:
-            return frozenset()
+        groups = 0
+        for job in able:
+            groups += len(job.materialized()) + len(job.undecided())
+            if 2 * groups > self.limits.groups:
+                return frozenset()
         return frozenset(job.number for job in able if job.undecided() and job.materialized())
 
     def _again(
@@ -113,9 +116,16 @@ class Hire(Scheduler):
         """Jobs of another pass: those that got a place in the last one and still wait, and ``held`` ones. None if a
         round with them had more groups than one network may have; ``groups``: in its networks so far."""
         served = {each.group[0] for each in made if isinstance(each, Placed)}
-        found = [job for job in able if job.request.job in served or job.number in held]
-        groups += sum(len(job.materialized()) + len(job.undecided()) for job in found)
-        return [job for job in found if job.materialized() or job.undecided()] if groups <= self.limits.groups else []
+        found = []
+        for job in able:
+            if job.request.job in served or job.number in held:
+                count = len(job.materialized()) + len(job.undecided())
+                groups += count
+                if groups > self.limits.groups:
+                    return []
+                if count:
+                    found.append(job)
+        return found
 
     def _pass(self, jobs: Sequence[PendingJob], now_ms: int, held: Collection[int]) -> tuple[Round, list[Decision]]:
         """One network: at most one task per node from its flow, and at most one flavor per job."""
@@ -167,7 +177,7 @@ class Hire(Scheduler):
 
     def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
         if has_edges:
-            return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
+            return _CROWDED
         return Reason(Why.NO_ROOM, self.network.scarcity(group))
 
     # -- taking back -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,7 @@ class Limits:
     shortcuts: int = MOST_SHORTCUTS
 
 
-@dataclass(frozen=True, slots=True)
-class GroupNode:
+class GroupNode(NamedTuple):
     """A task group in the network. ``most``: units that may leave it. ``flavor``: the cost F → G, None if it is
     materialised."""
 
@@ -85,8 +84,7 @@ class Prepared:
     left_out: list[PendingJob]
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
+class Picked(NamedTuple):
     """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
     node or the top of a subtree. ``is_further``: its group or flavor has its first place elsewhere in this network.
     ``rule``: why it goes there although another place may be cheaper."""
@@ -334,14 +332,9 @@ class FlowNetwork:
             flavors.setdefault((group.composite, group.implementation), []).append(group)
         estimates: dict[tuple[str, str], int] = {}
         for flavor, groups in flavors.items():
-            edges = [self._shortcuts.of(each) for each in groups]
-            has_room = not self.reading.needs_room or all(
-                self._shortcuts.has_room(each, job.waiting(each)) for each in groups
-            )
-            if all(edges) and has_room:
-                estimates[flavor] = sum(
-                    each.least * job.waiting(group) for each, group in zip(edges, groups, strict=True)
-                )
+            estimate = self._estimate(job, groups)
+            if estimate is not None:
+                estimates[flavor] = estimate
         least, most = min(estimates.values(), default=0), max(estimates.values(), default=0)
         found = []
         for flavor, estimate in estimates.items():
@@ -349,6 +342,16 @@ class FlowNetwork:
             edge = cost.flavor(estimate, least, most, wait, is_inc, self.reading)
             found += [(each, edge) for each in flavors[flavor]]
         return found
+
+    def _estimate(self, job: PendingJob, groups: Sequence[TaskGroup]) -> int | None:
+        """What the tasks of a flavor cost at least. None: it is not offered."""
+        total = 0
+        for each in groups:
+            edges, waiting = self._shortcuts.of(each), job.waiting(each)
+            if not edges or (self.reading.needs_room and not self._shortcuts.has_room(each, waiting)):
+                return None
+            total += edges.least * waiting
+        return total
 
     # -- the result ------------------------------------------------------------------------------------------------
     def picked(self, built: Round, flow: Flow) -> list[Picked]:

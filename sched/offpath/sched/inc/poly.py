@@ -27,12 +27,12 @@ class TaskGroup:
     """Equal tasks. On servers ``service`` is empty, ``demand`` has shape [2] and nothing is shared; on switches the
     shape is [3].
 
-    ``is_inc``: it runs on switches. ``kind``: equal for groups that fit the same nodes at the same cost, if nothing runs
-    near them. Both are read so often in a round that they are worked out once.
-
     ``demand``: of each task. ``shared``: the dimensions marked *sharable*: needed once per switch, however many tasks
     of the same ``service`` run there. ``features``: of the switch. ``connected``: groups that this one talks to, also
     of earlier jobs.
+
+    ``is_inc``: it runs on switches. ``kind``: equal for groups whose tasks fit the same nodes, at the same cost if
+    nothing runs near. Both are worked out once, because a round reads them very often.
     """
 
     id: GroupId

@@ -7,7 +7,7 @@ the locality of its job changed; all that are to be chosen in a round are chosen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.nearby import Near, Nearby
 from offpath.sched.inc.poly import GroupId, TaskGroup
+from offpath.sched.inc.ranking import Turns, cheapest
 from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.resources import Resources
 
@@ -41,53 +42,6 @@ class _Due(NamedTuple):
     asked: Asked
     row: int
     near: Near | None
-
-
-class _Turns(NamedTuple):
-    """Groups and the order of what is equally cheap for them. ``rows``: shape [groups], where their costs are.
-    ``starts``: shape [groups, 1], the node that comes first."""
-
-    rows: Ints
-    starts: NDArray[np.int32]
-
-
-class _Cheapest(NamedTuple):
-    """The cheapest columns of each row of costs. ``sure``: shape [rows, most], those that cost less than the dearest of
-    them, with their costs in ``values``; filled with what costs `_DEAREST`. ``ties``: those that cost as much as it, as
-    row times ``width`` plus column, rising; row ``n`` has ``counts[n]`` of them, from ``begins[n]`` on, each costs
-    ``limits[n]``, and ``wanted[n]`` of them are still needed."""
-
-    sure: NDArray[np.int32]
-    values: NDArray[np.int32]
-    ties: Ints
-    begins: Ints
-    counts: Ints
-    limits: NDArray[np.int32]
-    wanted: Ints
-    width: int
-
-    def keys(self, turns: _Turns, first: int, nodes: int) -> NDArray[np.int32]:
-        """By group, sorted: cost times ``nodes`` plus how many nodes after its start it comes; shape [groups, most].
-        Column 0 is node ``first``."""
-        rows, starts = turns
-        sure = self.sure[rows] + np.int32(first)
-        values = self.values[rows]
-        counts = self.counts[rows]
-        if counts.any():
-            # Of the ties those from the start on, and then those before it.
-            begins = np.searchsorted(self.ties, rows * self.width + np.clip(starts[:, 0] - first, 0, self.width))
-            begins -= self.begins[rows]
-            numbers = np.arange(sure.shape[1])
-            at = self.begins[rows][:, None] + (begins[:, None] + numbers) % np.maximum(counts, 1)[:, None]
-            is_tie = numbers < np.minimum(self.wanted[rows], counts)[:, None]
-            tied = self.ties[np.where(is_tie, at, 0)] % self.width + first
-            sure = np.concatenate((sure, tied.astype(np.int32)), axis=1)
-            values = np.concatenate((values, np.where(is_tie, self.limits[rows][:, None], _DEAREST)), axis=1)
-        sure -= starts
-        sure += np.int32(nodes) * (sure < 0)
-        sure += values * np.int32(nodes)
-        sure.sort(axis=1)
-        return sure[:, : self.sure.shape[1]]
 
 
 class Shortcuts:
@@ -112,6 +66,7 @@ class Shortcuts:
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
+        self._mark = np.int32 if self._nodes * _DEAREST < 1 << 31 else np.int64
         self.computed = 0
         """Groups whose edges were computed, not taken from the round before."""
 
@@ -199,20 +154,22 @@ class Shortcuts:
                 costs += locs
                 costs -= np.int16(ONE)
         for row, group in enumerate(asked):
-            far = self._nearby.reach(group.switches)
+            far = self._nearby.reach(group.switches) if group.switches else None
             if far is not None:
                 places[row] += far[: self._hosts]
                 subtrees[row] += far[self._hosts :]
         own, over = zip(*[self._taken(each.group) for each in asked], strict=True)
         members = [each for alike in due for each in alike]
         self.computed += len(members)
-        turns = _Turns(
+        turns = Turns(
             np.repeat(np.arange(len(due)), [len(alike) for alike in due]),
             np.array([each.asked.offset % self._nodes for each in members], np.int32)[:, None],
         )
-        nodes, totals, is_place = self._ranked(places, asked, turns, first, own, self._sinks[first : first + table.nodes])
+        nodes, totals, is_place = self._ranked(
+            places, asked, turns, first, own, self._sinks[first : first + table.nodes]
+        )
         tops, below, is_top = self._ranked(subtrees, asked, turns, self._hosts, over, None)
-        menus = zip(_menus(nodes, totals, is_place), _menus(tops, below, is_top), strict=True)
+        menus = zip(_menus(nodes, totals, is_place, self._mark), _menus(tops, below, is_top, self._mark), strict=True)
         is_edge = np.concatenate((is_place, is_top), axis=1)
         nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], np.concatenate((totals, below), axis=1)[is_edge]
         ends = np.cumsum(is_edge.sum(1)).tolist()
@@ -223,7 +180,7 @@ class Shortcuts:
             begin = end
 
     def _ranked(
-        self, costs: Costs, asked: Sequence[Asked], turns: _Turns, first: int, taken: Sequence[Iterable[int]],
+        self, costs: Costs, asked: Sequence[Asked], turns: Turns, first: int, taken: Sequence[Iterable[int]],
         sinks: Costs | None,
     ) -> tuple[Ints, Ints, Flags]:  # fmt: skip
         """For each group its cheapest nodes, what the edges cost, and whether they are there at all. ``costs``: shape
@@ -241,7 +198,7 @@ class Shortcuts:
         for n, nodes in enumerate(taken):
             if nodes:
                 costs[n, [each - first for each in nodes]] = _DEAREST
-        keys = _cheapest(costs, self._most).keys(turns, first, self._nodes)
+        keys = cheapest(costs, self._most, _DEAREST).keys(turns, first, self._nodes)
         totals = (keys // self._nodes).astype(np.int64)
         found = (keys % self._nodes + turns.starts) % self._nodes
         is_there = totals < _DEAREST
@@ -258,28 +215,9 @@ class Shortcuts:
         return own, frozenset().union(*[self._layers.over(each) for each in own])
 
 
-def _cheapest(costs: Costs, most: int) -> _Cheapest:
-    """Of each row the ``most`` cheapest columns, however equally cheap ones are ordered."""
-    height, width = costs.shape
-    limits = np.full(height, _DEAREST, np.int32)
-    if width > most:
-        limits = np.minimum(limits, np.partition(costs.astype(np.int32), most - 1, axis=1)[:, most - 1])
-    flat, bounds = costs.reshape(-1), limits.astype(np.int16)[:, None]
-    less = np.flatnonzero(costs < bounds)
-    rows = less // width
-    counts = np.bincount(rows, minlength=height)
-    size = min(most, width)
-    sure, values = np.zeros((height, size), np.int32), np.full((height, size), _DEAREST, np.int32)
-    places = rows, np.arange(len(less)) - np.repeat(np.cumsum(counts) - counts, counts)
-    sure[places], values[places] = less - rows * width, flat[less]
-    ties = np.flatnonzero((costs == bounds) & (bounds < _DEAREST))
-    tied = np.bincount(ties // width, minlength=height)
-    return _Cheapest(sure, values, ties, np.cumsum(tied) - tied, tied, limits, size - counts, width)
-
-
-def _menus(nodes: Ints, totals: Ints, is_there: Flags) -> list[Menu]:
-    """Of each row's edges."""
-    least = totals.min(axis=1, where=is_there, initial=_DEAREST)
-    marks = np.where(is_there, nodes * _DEAREST + totals - least[:, None], -1)
+def _menus(nodes: Ints, totals: Ints, is_there: Flags, kind: type[np.signedinteger[Any]]) -> list[Menu]:
+    """Of each row's edges. ``kind``: of the numbers in the keys."""
+    least = np.where(is_there, totals, _DEAREST).min(axis=1, initial=_DEAREST)
+    marks = np.where(is_there, nodes * _DEAREST + (totals - least[:, None]), -1).astype(kind)
     marks.sort(axis=1)
     return [Menu(mark.tobytes(), each) for mark, each in zip(marks, least.tolist(), strict=True)]
