@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.inc import gangs
+from offpath.sched.inc import cost, gangs
 from offpath.sched.inc.decisions import FlavorChosen, Placed, Postponed, Stopped, Why
 from offpath.sched.inc.errors import PlacementInvalid, Unhostable
 from offpath.sched.inc.flow import solve
 from offpath.sched.inc.hire import Hire
 from offpath.sched.inc.live.live_hire import LiveHire
-from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Round
+from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Prepared, Round
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import PolyReq, TaskGroup
 from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, HIRE_PROSE, Reading
@@ -139,6 +139,36 @@ def test_passes_end_with_their_number_and_with_the_limit_of_groups() -> None:
         world.submit(CompReq("j", (Composite("c", "server", Servers(9, 1_000, 1_000)),)))
         assert len(of_kind(world.round(), Placed)) == placed
         assert hire.repeated == [1] * (placed - 1)
+
+
+def test_waiting_costs_the_same_in_every_pass_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Φ_delay compares with the job of the round that has waited longest, also where that job is in the first network
+    only. Here it is too large for the server that is left."""
+    topology = leaf_spine(1, 1, 1)
+    hire = Hire(Resources(topology, [ServerSpec((10_000, 10_000))], [SwitchSpec(ALL)] * 2))
+    world = World(0)
+    world.use(hire)
+    world.submit(CompReq("small", (Composite("c", "server", Servers(1, 2_000, 2_000)),)))
+    world.round()
+    world.submit(CompReq("old", (Composite("c", "server", Servers(2, 4_500, 4_500)),)))
+    old_ms = world.now
+    world.round()
+    assert len(world.running) == 2, "the other task of the old job waits"
+    world.now = 9_000
+    world.submit(CompReq("new", (Composite("c", "server", Servers(3, 1_000, 1_000)),)))
+    delays = []
+    build = hire.network.built
+
+    def built(prepared: Prepared, jobs: Sequence[PendingJob], now_ms: int) -> Round:
+        made = build(prepared, jobs, now_ms)
+        (node,) = [node for node, of in made.groups.items() if of.group.id[0] == "new"]
+        delays.append(made.problem.costs[made.problem.tails.index(node)])
+        return made
+
+    monkeypatch.setattr(hire.network, "built", built)
+    assert len(of_kind(world.round(), Placed)) == 3
+    wait, longest = world.now - 9_000, world.now - old_ms
+    assert delays == [cost.postpone(wait, longest, started, 3, HIRE).total for started in range(3)]
 
 
 def test_servers_of_a_job_with_a_choice_come_after_its_switches() -> None:

@@ -77,7 +77,7 @@ class Hire(Scheduler):
         self.watch("prepare")
         self.repeated = []
         held = self._held(able)
-        first, made = self._pass(able, now_ms, held)
+        first, made = self._pass(able, able, now_ms, held)
         decisions += made
         latest, groups = _by_id(first), len(first.groups)
         for _ in range(self.network.reading.passes - 1):
@@ -85,7 +85,7 @@ class Hire(Scheduler):
             if not again:
                 break
             held = frozenset()
-            built, made = self._pass(again, now_ms, held)
+            built, made = self._pass(again, able, now_ms, held)
             decisions += made
             latest |= _by_id(built)
             groups += len(built.groups)
@@ -127,11 +127,14 @@ class Hire(Scheduler):
                     found.append(job)
         return found
 
-    def _pass(self, jobs: Sequence[PendingJob], now_ms: int, held: Collection[int]) -> tuple[Round, list[Decision]]:
-        """One network: at most one task per node from its flow, and at most one flavor per job."""
+    def _pass(
+        self, jobs: Sequence[PendingJob], able: Sequence[PendingJob], now_ms: int, held: Collection[int]
+    ) -> tuple[Round, list[Decision]]:
+        """One network of these jobs: at most one task per node from its flow, and at most one flavor per job. ``able``:
+        all jobs of the round."""
         prepared = self.network.prepare(jobs, held)
         self.watch("cost")
-        built = self.network.built(prepared, jobs, now_ms)
+        built = self.network.built(prepared, able, now_ms)
         self.watch("build")
         flow = solve(built.problem)
         self.watch("solve")

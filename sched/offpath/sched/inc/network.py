@@ -255,7 +255,8 @@ class FlowNetwork:
         return self.built(self.prepare(jobs), jobs, now_ms)
 
     def built(self, prepared: Prepared, jobs: Sequence[PendingJob], now_ms: int) -> Round:
-        """The problem for the jobs that were prepared."""
+        """The problem for the jobs that were prepared. ``jobs``: all of the round; Φ_delay compares with the one that
+        has waited longest."""
         problem = FlowProblem.of_nodes(self._selector + 1)
         built = Round(problem, left_out=prepared.left_out)
         longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
