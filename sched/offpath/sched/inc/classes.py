@@ -20,7 +20,7 @@ from offpath.sched.inc.readings import Reading
 from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS
 
 _SPARE: Final = 64
-"""Classes that may stay although no group of the round is of them."""
+"""So many classes, and a quarter of those in use, may stay although no group of the round is of them."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Table:
     def keep(self, used: Collection[Kind]) -> None:
         """Drop other classes if there are many."""
         wanted = [each for each in used if each in self.rows]
-        if len(self.rows) <= 2 * len(wanted) + _SPARE:
+        if len(self.rows) <= len(wanted) + len(wanted) // 4 + _SPARE:
             return
         rows = [self.rows[each] for each in wanted]
         self._fitting = None
@@ -137,14 +137,16 @@ class Classes:
         columns = self._columns
         needed, interference, is_open = _blank(len(examples), len(columns.active[nodes]))
         demands = np.array([each.demand for each in examples], np.int64)[:, None]
-        lost = columns.lost[columns.hosts :]
+        has_slot, is_there = columns.slots[nodes] > 0, ~columns.lost[columns.hosts :][nodes]
+        active, most = columns.active[nodes], columns.most_services[nodes]
         for rows in _alike(examples):
             one = examples[rows[0]]
-            excess, is_active = columns.excess(one.service, one.shared)
+            excess, runs = columns.excess(one.service, one.shared)
+            is_active = runs[nodes]
             needed[rows] = demands[rows] + excess[nodes]
-            interference[rows] = cost_columns.new(is_active, columns.active, columns.most_services)[nodes]
-            may = columns.supports(one) & columns.is_level_right(one.connectivity) & ~lost
-            is_open[rows] = (may & (is_active | (columns.slots > 0)))[nodes]
+            interference[rows] = cost_columns.new(is_active, active, most)
+            may = is_there & columns.supports(one)[nodes] & columns.is_level_right(one.connectivity)[nodes]
+            is_open[rows] = may & (is_active | has_slot)
         # What fits beside others fits the idle switch, too, so its capacity needs no look.
         found = cost_columns.switch_fits(needed, columns.switch_free[nodes], self._reading)
         return _closed(found + interference, is_open)
@@ -153,12 +155,12 @@ class Classes:
         bounds = self._bounds
         needed, interference, is_open = _blank(len(examples), len(bounds.has_inc[tops]))
         demands = np.array([each.demand for each in examples], np.int64)[:, None]
+        least_active = bounds.switches.least_active[tops]
         for rows in _alike(examples):
             one = examples[rows[0]]
-            is_active = bounds.is_active_on_all(one)
-            shared = np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
-            needed[rows] = demands[rows] + shared[tops]
-            interference[rows] = cost_columns.new(is_active, bounds.switches.least_active, self._most_services)[tops]
+            is_active = bounds.is_active_on_all(one)[tops]
+            needed[rows] = demands[rows] + np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
+            interference[rows] = cost_columns.new(is_active, least_active, self._most_services)
             is_open[rows] = bounds.may_run(one)[tops]
         found = cost_columns.switch_fits(needed, bounds.switches.least[tops], self._reading)
         return _closed(found + interference, is_open)
