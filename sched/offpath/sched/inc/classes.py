@@ -189,8 +189,9 @@ class Classes:
         return *cost_columns.fits(demands, rest, reading), interference
 
 
-def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
-    """`scarcity.scarcity`'s counts: of the nodes that could run a task of the group, how many lack what now."""
+def lacks(columns: Columns, group: TaskGroup, kept: Collection[int] = ()) -> list[tuple[int, str]]:
+    """`scarcity.scarcity`'s counts: of the nodes that could run a task of the group, how many lack what now. ``kept``:
+    switches that are kept free for another job."""
     resources, demand = columns.resources, np.array(group.demand, np.int64)
     if not group.is_inc:
         could = (demand <= columns.server_capacity).all(1)
@@ -205,7 +206,9 @@ def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
         needed, free, names = demand + excess, columns.switch_free, list(SWITCH_DIMENSIONS)
         lost, own = columns.lost[columns.hosts :], np.zeros(columns.switches, np.bool_)
         own[[node - columns.hosts for node in resources.places(group.id)]] = True
-        barred = [(own, "run a task of the group already"),
+        others = np.zeros(columns.switches, np.bool_)
+        others[[node - columns.hosts for node in kept]] = True
+        barred = [(own, "run a task of the group already"), (others, "are kept free for another job"),
                   (~is_active & (columns.slots == 0), "run as many services as they may")]  # fmt: skip
     found = []
     for which, what in [(lost, "lost"), *barred]:

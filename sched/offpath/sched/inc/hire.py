@@ -27,6 +27,7 @@ from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
 from offpath.sched.inc.reasons import verdicts
+from offpath.sched.inc.reservations import Reservations
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scheduler import Scheduler
 
@@ -58,6 +59,7 @@ class Hire(Scheduler):
         self.limits, self.preempt_ms, self.gang_ms = limits or Limits(), preempt_ms, gang_ms
         self.watch = watch
         self.network = FlowNetwork(resources, reading, self.limits)
+        self.reservations = Reservations(resources)
 
     def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
         """The network keeps what did not change."""
@@ -72,6 +74,9 @@ class Hire(Scheduler):
         """Decide on all that waits. Raises: SolverMissing."""
         decisions = self.take_back(now_ms)
         jobs = list(self.jobs.values())
+        if self.network.reading.is_reserving:
+            self.reservations.renew(jobs, now_ms)
+            self.network.reserve(self.reservations.current)
         resting = [job for job in jobs if job.not_before_ms > now_ms]
         able = [job for job in jobs if job.not_before_ms <= now_ms]
         self.watch("prepare")

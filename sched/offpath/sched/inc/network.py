@@ -26,6 +26,7 @@ from offpath.sched.inc.menus import EdgeArcs, Offer, add_edges
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
+from offpath.sched.inc.reservations import Reservation
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scarcity import described
 from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Shortcuts
@@ -124,6 +125,7 @@ class FlowNetwork:
         self._unread: set[int] = set()
         """Of these, what the columns do not show yet."""
         self._scarce: dict[object, str] = {}
+        self._reservation: Reservation | None = None
         self._delays: dict[tuple[int, int, int, int], int] = {}
         """G → P of this round, by what it depends on."""
 
@@ -165,6 +167,13 @@ class FlowNetwork:
         self._recount.clear()
         return self._locality
 
+    def reserve(self, reservation: Reservation | None) -> None:
+        """Other jobs get no edges to these switches; None: to all."""
+        if reservation != self._reservation:
+            self._reservation = reservation
+            self._shortcuts.reserve(reservation)
+            self._scarce.clear()
+
     def _refresh(self) -> None:
         """Bring up to date what depends on changed nodes."""
         if not self._dirty:
@@ -202,9 +211,10 @@ class FlowNetwork:
             self._unread.clear()
             self._scarce.clear()
         key = group.kind, bool(group.is_inc and self.resources.tasks_of(group.id))
-        if key[1] or key not in self._scarce:
-            self._scarce[key] = described(group, lacks(self._bounds.columns, group))
-        return self._scarce[key]
+        kept = self._shortcuts.kept_from(group)
+        if key[1] or (key, kept) not in self._scarce:
+            self._scarce[key, kept] = described(group, lacks(self._bounds.columns, group, kept))
+        return self._scarce[key, kept]
 
     @property
     def computed(self) -> int:

@@ -24,6 +24,7 @@ from offpath.sched.inc.nearby import Near, Nearby
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.ranking import Turns, cheapest
 from offpath.sched.inc.readings import Reading
+from offpath.sched.inc.reservations import Reservation
 from offpath.sched.inc.resources import Resources
 
 MOST_SHORTCUTS: Final = 50
@@ -65,6 +66,7 @@ class Shortcuts:
         self._moved: dict[GroupId, int] = {}
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
+        self._reservation: Reservation | None = None
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
         self._mark = np.int32 if self._nodes * _DEAREST < 1 << 31 else np.int64
         self.computed = 0
@@ -95,6 +97,10 @@ class Shortcuts:
             self._moved.pop(each, None)
             self._nearby.moved(each)
 
+    def reserve(self, reservation: Reservation | None) -> None:
+        """Other jobs get no edges to these switches; None: to all."""
+        self._reservation = reservation
+
     # -- questions -------------------------------------------------------------------------------------------------
     def of(self, group: TaskGroup) -> Edges:
         """The group's edges as of the last `choose` that named it."""
@@ -106,9 +112,10 @@ class Shortcuts:
         row = table.rows[group.kind]
         room = table.fitting(row)
         if group.is_inc:
-            if not room or not self._resources.is_running(group.id):
+            taken, _ = self._taken(group)
+            if not room or not taken:
                 return room >= tasks
-            own = [each - self._hosts for each in self._resources.places(group.id)]
+            own = [each - self._hosts for each in taken]
             return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
         if room >= tasks or not any(group.demand):
             return room > 0
@@ -127,11 +134,19 @@ class Shortcuts:
             row = table.rows[group.kind]
             related = self._nearby.related(group)
             moved = [self._moved.get(other, 0) for other in related]
-            now = table.versions[row], each.priority, each.offset, each.switches, moved, group.kind
+            now = (
+                table.versions[row],
+                each.priority,
+                each.offset,
+                each.switches,
+                moved,
+                group.kind,
+                self.kept_from(group),
+            )
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
                 near = self._nearby.of(related)
-                alike = (row, each.priority, each.switches) if near is None else group.id
+                alike = (row, each.priority, each.switches, self.kept_from(group)) if near is None else group.id
                 some = due.setdefault((group.is_inc, near is None), {})
                 some.setdefault(alike, []).append(_Due(now, each, row, near))
         for (is_inc, _), by_cost in due.items():
@@ -207,12 +222,17 @@ class Shortcuts:
         return found.astype(np.int64), totals, is_there
 
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
-        """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
-        into the subtrees of the second."""
-        if not group.is_inc or not self._resources.is_running(group.id):
-            return _NOWHERE, _NOWHERE
-        own = frozenset(self._resources.places(group.id))
-        return own, frozenset().union(*[self._layers.over(each) for each in own])
+        """Switches with a task of the group or kept for another job, and with these all above them: no task may go to
+        the first, nor into the subtrees of the second."""
+        taken = self.kept_from(group)
+        if group.is_inc and self._resources.is_running(group.id):
+            taken = taken.union(self._resources.places(group.id))
+        return taken, frozenset().union(*[self._layers.over(each) for each in taken])
+
+    def kept_from(self, group: TaskGroup) -> frozenset[int]:
+        """Switches that are kept free for another job."""
+        kept = self._reservation
+        return kept.nodes if kept is not None and group.is_inc and group.id[0] != kept.group[0] else _NOWHERE
 
 
 def _menus(nodes: Ints, totals: Ints, is_there: Flags, kind: type[np.signedinteger[Any]]) -> list[Menu]:
