@@ -84,9 +84,9 @@ class _Trial:
         self._network, self._resources = network, network.resources
         self._parts = [of for gang in gangs for of in gang.parts]
         self._is_wanted: Flags = np.zeros(self._resources.topology.nodes, np.bool_)
-        """Nodes that the flow gave to some gang. Those of the gang whose turn it is are among them: it takes them first,
-        or, with one of the highest switches, last. To leave them out changed satisfied jobs by less than half a point
-        in either direction (`simulate hire --quick`, twelve seeds)."""
+        """Nodes that the flow gave to some gang. Those of the gang whose turn it is are among them: it takes them
+        first, or, with one of the highest switches, last. To leave them out changed satisfied jobs by less than half a
+        point in either direction (`simulate hire --quick`, twelve seeds)."""
         self._is_wanted[[each.node for gang in gangs for each in gang.picked]] = True
         self._started: list[Picked] = []
         self._level, self._top = self._resources.topology.level, network.top
