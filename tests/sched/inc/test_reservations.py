@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from offpath.sched.inc.decisions import Placed, Postponed
 from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import PolyReq
+from offpath.sched.inc.poly import PolyReq, TaskGroup
 from offpath.sched.inc.readings import HIRE
 from offpath.sched.inc.reservations import Reservations
 from offpath.sched.inc.shortcuts import Shortcuts
@@ -114,10 +114,33 @@ def test_one_group_at_a_time_the_longest_waiting_first_each_for_a_bounded_time()
     assert reserved(reservations, jobs, 7_001) == "a", "six times as long"
     assert reserved(reservations, jobs, 7_002) == "b", "it waits since 100, the other one since 7 002"
     jobs[1].started["b", "c"] = 3
-    assert reserved(reservations, jobs, 8_002) == ""
-    assert reserved(reservations, jobs, 8_003) == "a"
+    assert reserved(reservations, jobs, 13_002) == ""
+    assert reserved(reservations, jobs, 13_003) == "a", "six times the wait, after a reservation in vain"
     resources.lose(6)
-    assert reserved(reservations, jobs, 8_004) == "", "two switches are not enough"
+    assert reserved(reservations, jobs, 13_004) == "", "two switches are not enough"
+    resources.restore(6)
+    assert reserved(reservations, jobs, 49_004) == "", "and that was in vain, too"
+    assert reserved(reservations, jobs, 49_005) == "a"
+
+
+def test_groups_for_which_there_are_too_few_switches_delay_no_round_and_no_other_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look reads all switches, so a round looks for four groups."""
+    resources = cluster(leaf_spine(2, 2, 1))
+    looks: list[str] = []
+    reservations = Reservations(resources, 1_000)
+    choose = reservations._chosen
+
+    def counted(job: PendingJob, group: TaskGroup) -> frozenset[int]:
+        looks.append(group.id[0])
+        return choose(job, group)
+
+    monkeypatch.setattr(reservations, "_chosen", counted)
+    jobs = [PendingJob(request(f"j{number}", 30, 4 if number < 9 else 3), number, 0) for number in range(10)]
+    rounds = [reserved(reservations, jobs, now) for now in (1_001, 1_002, 1_003)]
+    assert rounds == ["", "", "j9"]
+    assert looks == [f"j{number}" for number in range(10)]
 
 
 def test_a_group_with_another_implementation_gets_no_reservation() -> None:

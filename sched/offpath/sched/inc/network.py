@@ -36,6 +36,7 @@ MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
 MOST_FLAVORS: Final = 250
 """Flavor decisions in a round (§6.2)."""
+_NOWHERE: Final[frozenset[int]] = frozenset()
 _AT_P: Final = 200
 _AT_S: Final = -200
 _AT_F: Final = -100
@@ -245,20 +246,20 @@ class FlowNetwork:
         _ = self.locality
         asked = []
         for job, groups in jobs:
-            priority, offset, switches = job.request.priority, self.limits.shortcuts * job.number, None
-            for group in groups:
-                if group.is_inc or not self.reading.reach:
-                    asked.append(Asked(group, priority, offset))
-                    continue
-                if switches is None:
-                    switches = self._switches_of(job)
-                asked.append(Asked(group, priority, offset, switches))
+            priority, offset, switches = (
+                job.request.priority,
+                self.limits.shortcuts * job.number,
+                self._switches_of(job),
+            )
+            asked += [Asked(each, priority, offset, _NOWHERE if each.is_inc else switches) for each in groups]
         self._shortcuts.choose(asked)
 
     def _switches_of(self, job: PendingJob) -> frozenset[int]:
-        """Where the job's tasks run."""
+        """Where the job's tasks on switches run, if that matters to those on servers."""
+        if not self.reading.reach:
+            return _NOWHERE
         places = self.resources.places
-        return frozenset().union(*[places(each.id) for each in job.request.groups if each.is_inc])
+        return _NOWHERE.union(*[places(each.id) for each in job.request.groups if each.is_inc])
 
     def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
         """The problem for these jobs, in the order of their submission."""

@@ -12,15 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.resources import Resources
 
 RESERVE_MS: Final = 10_000
-"""A group waits so long before switches are kept for it, and they are kept for at most six times as long."""
+"""A group waits so long before switches are kept for it, and they are kept for at most `_TIMES` as long."""
 _TIMES: Final = 6
+"""After each reservation in vain the group waits so many times as long as before, but at most `_MOST_WAITS` as long: a
+group that no reservation helps takes room from others for a seventh of the time at most."""
+_MOST_WAITS: Final = 36
+_MOST_LOOKS: Final = 4
+"""In one round switches are sought for so many groups: each look reads all switches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +37,45 @@ class Reservation:
     until_ms: int
 
 
+class _Wait(NamedTuple):
+    """A group waits since then, for so long before it gets a reservation."""
+
+    since_ms: int
+    wait_ms: int
+
+
 class Reservations:
     """At most one at a time. No clock."""
 
     def __init__(self, resources: Resources, wait_ms: int = RESERVE_MS) -> None:
         self._resources, self._wait_ms = resources, wait_ms
         self.current: Reservation | None = None
-        self._tried: dict[GroupId, int] = {}
-        """When the group's last reservation was over."""
+        self._waits: dict[GroupId, _Wait] = {}
 
     def renew(self, jobs: Sequence[PendingJob], now_ms: int) -> None:
         """End the reservation if it is not needed, and make another one. ``jobs``: all, in the order of submission."""
         waiting = {group.id: (job, group) for job in jobs for group in _without_choice(job)}
-        self._tried = {group: at for group, at in self._tried.items() if group in waiting}
-        now = self.current
-        if now is not None:
-            if now.group in waiting and now_ms <= now.until_ms and not now.nodes & self._resources.lost:
+        self._waits = {
+            name: self._waits.get(name, _Wait(job.submitted_ms, self._wait_ms)) for name, (job, _) in waiting.items()
+        }
+        held = self.current
+        if held is not None and held.group in waiting:
+            if now_ms > held.until_ms:
+                self._delay(held.group, now_ms)
+            elif not held.nodes & self._resources.lost:
                 return
-            if now.group in waiting and now_ms > now.until_ms:
-                self._tried[now.group] = now_ms
-            self.current = None
-        since = {group: max(job.submitted_ms, self._tried.get(group, 0)) for group, (job, _) in waiting.items()}
-        for group in sorted(since, key=lambda each: since[each]):  # equal ones in the order of submission
-            if now_ms - since[group] <= self._wait_ms:
-                return
-            nodes = self._chosen(*waiting[group])
+        self.current = None
+        due = [name for name, each in self._waits.items() if now_ms - each.since_ms > each.wait_ms]
+        for name in sorted(due, key=lambda each: self._waits[each].since_ms)[:_MOST_LOOKS]:
+            nodes = self._chosen(*waiting[name])
             if nodes:
-                self.current = Reservation(group, nodes, now_ms + _TIMES * self._wait_ms)
+                self.current = Reservation(name, nodes, now_ms + _TIMES * self._wait_ms)
                 return
+            self._delay(name, now_ms)
+
+    def _delay(self, group: GroupId, now_ms: int) -> None:
+        wait_ms = min(self._waits[group].wait_ms * _TIMES, self._wait_ms * _MOST_WAITS)
+        self._waits[group] = _Wait(now_ms, wait_ms)
 
     def _chosen(self, job: PendingJob, group: TaskGroup) -> frozenset[int]:
         """As many switches as the group needs: those where it fits now, then those with the fewest tasks. Empty: there

@@ -114,7 +114,7 @@ class Resources:
         if node < hosts or group.id in self._running[node]:
             return False
         switch, spec = self._on_switch[node - hosts], self.switches[node - hosts]
-        if group.service not in switch.services and len(switch.services) >= spec.most_services:
+        if group.service not in switch.services and self.slots(node) <= 0:
             return False
         # What is needed beside the others fits an idle switch, too: `could_host`.
         return self._may_run(group, node) and _has_room(self.needed(group, node), switch.used, spec.capacity)
