@@ -246,12 +246,8 @@ class FlowNetwork:
         _ = self.locality
         asked = []
         for job, groups in jobs:
-            priority, offset, switches = (
-                job.request.priority,
-                self.limits.shortcuts * job.number,
-                self._switches_of(job),
-            )
-            asked += [Asked(each, priority, offset, _NOWHERE if each.is_inc else switches) for each in groups]
+            common, switches = (job.request.priority, self.limits.shortcuts * job.number), self._switches_of(job)
+            asked += [Asked(each, *common, _NOWHERE if each.is_inc else switches) for each in groups]
         self._shortcuts.choose(asked)
 
     def _switches_of(self, job: PendingJob) -> frozenset[int]:
