@@ -25,7 +25,7 @@ from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.cli.local.job_manager import JobManager, toml_of
 from offpath.dpu_daemon.config import ConfigError
 from offpath.dpu_daemon.manager.config import load
-from offpath.dpu_daemon.manager.inc.links import ask_switch
+from offpath.dpu_daemon.manager.inc.links import query_switch
 from offpath.dpu_daemon.switch.inc import messages
 
 from ...support.command import offpath
@@ -119,7 +119,7 @@ def is_running(here: JobManager, name: str) -> bool:
 
 
 def at_switch(folder: Path) -> messages.Status:
-    found = asyncio.run(ask_switch(str(folder / "l0.sock"), messages.StatusRequest(), messages.Status))
+    found = asyncio.run(query_switch(str(folder / "l0.sock"), messages.StatusRequest(), messages.Status))
     assert isinstance(found, messages.Status)
     return found
 

@@ -15,21 +15,27 @@ import pytest
 from offpath.bindings.engines.local import LocalEngine
 from offpath.bindings.engines.port import NodeInfo
 from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.wire import control
 from offpath.bindings.wire.inc_admin import CompositeBody, SubmitRequest
-from offpath.dpu_daemon.manager.inc import shell
+from offpath.dpu_daemon.listening.places import Places
+from offpath.dpu_daemon.manager.inc import links, shell
 from offpath.dpu_daemon.manager.inc.config import IncTable, ServerTable, SwitchTable
 from offpath.dpu_daemon.manager.inc.looks import Looks
 from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.inc.translation import request_of, spec_of
 from offpath.dpu_daemon.manager.store import JobsFile
+from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
+from offpath.dpu_daemon.switch.inc import messages
+from offpath.dpu_daemon.switch.inc.serve import IncSwitch
 from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.live.records import Command, RequestState, TaskState
+from offpath.sched.inc.resources import SwitchSpec
 
 from ...support.processes import BOUND_S
 
 
 class Engine(LocalEngine):
-    """It counts how often it is told to cancel a job."""
+    """It counts its calls to cancel a job."""
 
     cancels = 0
 
@@ -41,10 +47,10 @@ class Engine(LocalEngine):
 class Rig:
     """A shell, its engine and its file. Nobody looks at the engine but the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, switch: str = "") -> None:
         table = IncTable(
             round_ms=10, server=[ServerTable(name="n0", cpu_milli=1_000, memory_mib=1_024)],
-            switch=[SwitchTable(name="s0", hosts=["n0"])],
+            switch=[SwitchTable(name="s0", hosts=["n0"], control=switch)],
         )  # fmt: skip
         self.engine = Engine(folder / "engine", [NodeInfo("n0")])
         self.store = JobsFile(str(folder / "jobs.sqlite"))
@@ -182,7 +188,7 @@ async def test_the_end_of_a_task_that_is_stopped_during_a_look_is_seen_in_that_l
     assert rig.state("r") is RequestState.CANCELLED
 
 
-async def test_a_stop_that_the_engine_has_accepted_is_not_asked_again_at_once(
+async def test_a_stop_that_the_engine_has_accepted_is_not_repeated_at_once(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "STOP_AGAIN_MS", 600_000)
@@ -201,21 +207,70 @@ async def test_a_stop_that_the_engine_has_accepted_is_not_asked_again_at_once(
     await until(lambda: rig.shell.book.get("r").tasks == {})
 
 
-def test_a_look_decides_nothing_of_a_task_that_was_asked_about_since_it_began() -> None:
+def test_a_look_decides_nothing_of_a_task_with_a_call_in_flight_since_it_began() -> None:
     looks = Looks()
-    looks.asking("before")
+    looks.call_began("before")
     look = looks.begin()
-    looks.answered("before")
-    looks.asking("during")
-    looks.answered("during")
+    looks.call_ended("before")
+    looks.call_began("during")
+    looks.call_ended("during")
     after = looks.begin()
-    looks.asking("later")
+    looks.call_began("later")
     looks.end(look)
-    looks.asking("ended")
+    looks.call_began("ended")
     assert look.stale == {"before", "during", "later"}
     assert after.stale == {"later", "ended"}
     assert looks.busy == {"later", "ended"}
     looks.end(look)
+
+
+class SlowStops(IncSwitch):
+    """A switch that replies to no stop until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__("s0", SwitchSpec())
+        self.stops = 0
+        self.go = asyncio.Event()
+
+    async def answer(self, request: messages.ToSwitch, uid: int) -> messages.FromSwitch:
+        if isinstance(request, messages.StopTask):
+            self.stops += 1
+            await self.go.wait()
+        return await super().answer(request, uid)
+
+
+async def test_requests_are_accepted_while_a_switch_stops_a_task_that_only_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "ANSWER_S", 10 * BOUND_S)
+    path, switch = str(tmp_path / "s.sock"), SlowStops()
+    handlers = AdminHandlers(lambda body: control.decode(messages.TO_SWITCH, body), switch.answer, tuple)
+    socket = AdminSocket(handlers, path, places=Places())
+    await socket.start()
+    orphan = messages.StartTask(identity="orphan", service="r2p2", demand=[0, 1, 1], shared=[0, 0, 0], token="00" * 16)
+    assert isinstance(await links.query_switch(path, orphan, messages.Started), messages.Started)
+    rig = Rig(tmp_path, path)
+    await rig.engine.adopt()
+    running = asyncio.create_task(rig.shell.run())
+    try:
+        await until(lambda: switch.stops > 0)
+        async with asyncio.timeout(BOUND_S):
+            await rig.submit("r", "true")
+        assert switch.admission.identities == ["orphan"], "it is being stopped"
+        switch.go.set()
+        await until(lambda: switch.admission.identities == [])
+        assert rig.shell.counters["orphans"] == 1
+        await rig.until_ended()
+    finally:
+        switch.go.set()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await rig.shell.close()
+        await socket.close()
+        switch.close()
+        await rig.engine.close()
+        rig.store.close()
 
 
 async def test_a_gang_that_is_too_late_has_ended_on_the_disk_where_no_round_can_be_decided(

@@ -12,7 +12,7 @@ import pytest
 from offpath.bindings.wire import control
 from offpath.bindings.wire.admin import Fault
 from offpath.dpu_daemon.listening.places import Places
-from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_switch, token_of
+from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, query_switch, token_of
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 from offpath.dpu_daemon.switch.inc import messages, packets
 from offpath.dpu_daemon.switch.inc.admission import Admission, Demand, TaskRefused
@@ -145,14 +145,14 @@ async def switch(tmp_path: Path) -> AsyncIterator[tuple[str, IncSwitch]]:
 
 async def test_a_task_starts_once_answers_packets_and_is_gone_after_its_stop(switch: tuple[str, IncSwitch]) -> None:
     path, _ = switch
-    first = await ask_switch(path, order("a"), messages.Started)
-    again = await ask_switch(path, order("a"), messages.Started)
+    first = await query_switch(path, order("a"), messages.Started)
+    again = await query_switch(path, order("a"), messages.Started)
     assert isinstance(first, messages.Started)
     assert first == again
     links = ServiceLinks(SECRET)
     await links.open()
     try:
-        done = await links.ask(first.address, "a", messages.Configure(epoch=1, chain=[first.address]), messages.Done)
+        done = await links.query(first.address, "a", messages.Configure(epoch=1, chain=[first.address]), messages.Done)
         assert done.epoch == 1
         asker = Asker()
         await asker.open()
@@ -161,31 +161,31 @@ async def test_a_task_starts_once_answers_packets_and_is_gone_after_its_stop(swi
         reply = await asker.ask(first.address, Packet(Kind.READ, 8, key_of("k")))
         assert (reply.value, reply.version) == (b"v", 1)
         asker.close()
-        await ask_switch(path, messages.StopTask(identity="a"), messages.Stopped)
-        status = await ask_switch(path, messages.StatusRequest(), messages.Status)
+        await query_switch(path, messages.StopTask(identity="a"), messages.Stopped)
+        status = await query_switch(path, messages.StatusRequest(), messages.Status)
         assert isinstance(status, messages.Status)
         assert (status.tasks, status.free) == ([], list(SPEC.capacity))
         with pytest.raises(LinkAway):
-            await links.ask(first.address, "a", messages.Configure(epoch=2), messages.Done)
+            await links.query(first.address, "a", messages.Configure(epoch=2), messages.Done)
     finally:
         links.close()
 
 
 async def test_a_full_switch_answers_with_a_type_and_goes_on(switch: tuple[str, IncSwitch]) -> None:
     path, _ = switch
-    await ask_switch(path, order("a", sram=20_000), messages.Started)
-    full = await ask_switch(path, order("b", sram=5_000), messages.Started)
+    await query_switch(path, order("a", sram=20_000), messages.Started)
+    full = await query_switch(path, order("b", sram=5_000), messages.Started)
     assert isinstance(full, Fault)
     assert (full.code, "sram_kib" in full.detail) == ("switch_full", True)
-    never = await ask_switch(path, order("c", sram=50_000), messages.Started)
+    never = await query_switch(path, order("c", sram=50_000), messages.Started)
     assert isinstance(never, Fault)
     assert never.code == "never_fits"
-    assert isinstance(await ask_switch(path, order("d"), messages.Started), messages.Started)
+    assert isinstance(await query_switch(path, order("d"), messages.Started), messages.Started)
 
 
 async def test_hostile_datagrams_change_nothing_and_end_nothing(switch: tuple[str, IncSwitch]) -> None:
     path, _ = switch
-    started = await ask_switch(path, order("a"), messages.Started)
+    started = await query_switch(path, order("a"), messages.Started)
     assert isinstance(started, messages.Started)
     draw = Random(5)
     asker = Asker()
@@ -203,7 +203,7 @@ async def test_hostile_datagrams_change_nothing_and_end_nothing(switch: tuple[st
     reply = await asker.ask(started.address, Packet(Kind.READ, 77, key_of("k")))
     assert reply.status is Status.BUSY, "it is not configured, and nothing could configure it"
     asker.close()
-    status = await ask_switch(path, messages.StatusRequest(), messages.Status)
+    status = await query_switch(path, messages.StatusRequest(), messages.Status)
     assert isinstance(status, messages.Status)
     assert status.counters["dropped"] >= 6
     assert (status.counters["writes"], status.tasks) == (0, ["a"])
@@ -217,7 +217,7 @@ async def test_messages_that_are_none_get_a_fault(switch: tuple[str, IncSwitch],
     path, _ = switch
     with pytest.raises(control.ControlError):
         control.decode(messages.TO_SWITCH, body)
-    assert isinstance(await ask_switch(path, messages.StatusRequest(), messages.Status), messages.Status)
+    assert isinstance(await query_switch(path, messages.StatusRequest(), messages.Status), messages.Status)
 
 
 def test_packets_are_what_was_packed_and_nothing_else_is_one() -> None:

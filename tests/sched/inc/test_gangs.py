@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.inc import gangs
+from offpath.sched.inc import cost, gangs
 from offpath.sched.inc.decisions import FlavorChosen, Placed, Postponed, Stopped, Why
 from offpath.sched.inc.errors import PlacementInvalid, Unhostable
 from offpath.sched.inc.flow import solve
 from offpath.sched.inc.hire import Hire
 from offpath.sched.inc.live.live_hire import LiveHire
-from offpath.sched.inc.network import FlowNetwork, Limits
+from offpath.sched.inc.network import FlowNetwork, Limits, Picked, Prepared, Round
 from offpath.sched.inc.pending import PendingJob
+from offpath.sched.inc.poly import PolyReq, TaskGroup
 from offpath.sched.inc.readings import HIRE, HIRE_CODE, HIRE_PAPER, HIRE_PROSE, Reading
 from offpath.sched.inc.request import Composite, CompReq, Servers
 from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
@@ -28,7 +29,7 @@ from offpath.sched.topology.fattree import fat_tree, leaf_spine
 
 from .book import World, end, of_kind, rounds
 from .requests import STORE, web_application
-from .worlds import ALL, cluster, random_request
+from .worlds import ALL, cluster, inc_group, random_request, server_group
 
 CHAIN = Composite("c", "coordinator", Servers(2, 100, 100), among=("netchain",))
 """Three switches, and no alternative."""
@@ -140,6 +141,36 @@ def test_passes_end_with_their_number_and_with_the_limit_of_groups() -> None:
         assert hire.repeated == [1] * (placed - 1)
 
 
+def test_waiting_costs_the_same_in_every_pass_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Φ_delay compares with the job of the round that has waited longest, also where that job is in the first network
+    only. Here it is too large for the server that is left."""
+    topology = leaf_spine(1, 1, 1)
+    hire = Hire(Resources(topology, [ServerSpec((10_000, 10_000))], [SwitchSpec(ALL)] * 2))
+    world = World(0)
+    world.use(hire)
+    world.submit(CompReq("small", (Composite("c", "server", Servers(1, 2_000, 2_000)),)))
+    world.round()
+    world.submit(CompReq("old", (Composite("c", "server", Servers(2, 4_500, 4_500)),)))
+    old_ms = world.now
+    world.round()
+    assert len(world.running) == 2, "the other task of the old job waits"
+    world.now = 9_000
+    world.submit(CompReq("new", (Composite("c", "server", Servers(3, 1_000, 1_000)),)))
+    delays = []
+    build = hire.network.built
+
+    def built(prepared: Prepared, jobs: Sequence[PendingJob], now_ms: int) -> Round:
+        made = build(prepared, jobs, now_ms)
+        (node,) = [node for node, of in made.groups.items() if of.group.id[0] == "new"]
+        delays.append(made.problem.costs[made.problem.tails.index(node)])
+        return made
+
+    monkeypatch.setattr(hire.network, "built", built)
+    assert len(of_kind(world.round(), Placed)) == 3
+    wait, longest = world.now - 9_000, world.now - old_ms
+    assert delays == [cost.postpone(wait, longest, started, 3, HIRE).total for started in range(3)]
+
+
 def test_servers_of_a_job_with_a_choice_come_after_its_switches() -> None:
     four = Servers(4, 1_000, 1_024)
     parts = (Composite("a", "server", four), Composite("b", "coordinator", four))
@@ -205,17 +236,19 @@ def test_a_group_on_switches_has_all_its_tasks_or_none(seed: int) -> None:
     end(drive_whole(seed))
 
 
+def flow_of(seed: int, jobs: int) -> tuple[FlowNetwork, Round, list[Picked]]:
+    """A network of random jobs, and what its flow picked."""
+    draw = Random(seed)
+    network = FlowNetwork(cluster(leaf_spine(3, 2, 2), seed=seed), HIRE)
+    pending = [PendingJob(transform(random_request(draw, f"j{n}"), STORE), n, 0) for n in range(jobs)]
+    built = network.round(pending, 5_000)
+    return network, built, network.picked(built, solve(built.problem))
+
+
 @given(st.integers(0, 10**9))
 def test_a_trial_leaves_the_resources_as_they_were_and_its_places_can_all_start(seed: int) -> None:
-    draw = Random(seed)
-    resources = cluster(leaf_spine(3, 2, 2), seed=seed)
-    network = FlowNetwork(resources, HIRE)
-    jobs = []
-    for n in range(6):
-        poly = transform(random_request(draw, f"j{n}"), STORE)
-        jobs.append(PendingJob(poly, n, 0))
-    built = network.round(jobs, 5_000)
-    picked = network.picked(built, solve(built.problem))
+    network, built, picked = flow_of(seed, 6)
+    resources = network.resources
     before = resources.state()
     found = gangs.whole(network, built, picked)
     assert resources.state() == before
@@ -227,6 +260,64 @@ def test_a_trial_leaves_the_resources_as_they_were_and_its_places_can_all_start(
     for of in built.groups.values():
         if of.group.is_inc:
             assert resources.tasks_of(of.group.id) in (0, of.group.tasks)
+
+
+class _Forgetful(gangs._Trial):
+    """It notes no switch as full."""
+
+    def _fitting(self, group: TaskGroup, nodes: Sequence[int], full: set[int]) -> Iterator[int]:
+        return (node for node in nodes if self._resources.fits(group, node))
+
+
+def compare_trials(seed: int) -> None:
+    """More jobs than there is room for, so that gangs fail and give switches back."""
+    network, built, picked = flow_of(seed, 16)
+    found = gangs.whole(network, built, picked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gangs, "_Trial", _Forgetful)
+        plain = gangs.whole(network, built, picked)
+    assert [(each.of.group.id, each[1:]) for each in found] == [(each.of.group.id, each[1:]) for each in plain]
+
+
+@given(st.integers(0, 10**9))
+def test_switches_that_are_noted_as_full_change_no_place(seed: int) -> None:
+    compare_trials(seed)
+
+
+def one_gang_fails_and_another_is_whole() -> None:
+    """Three switches. The first job wants two for each of two groups that fill a switch, and gets none; its groups find
+    each other's switches full. The second wants two, for a group like the second of these."""
+    big = (0, 0, 12_000)
+    world = World(0, resources=cluster(leaf_spine(2, 2, 1)))
+    first, other = (
+        replace(inc_group("", service, big, (0, 0, 0), 2), id=("first", f"c.{service}"), flavor="10",
+                implementation="switches")
+        for service in ("netcache", "netchain")
+    )  # fmt: skip
+    servers = replace(server_group("c.server", 1, job="first"), flavor="01")
+    world.hire.submit(PolyReq("first", (first, other, servers), "xx"), 0)
+    alone = replace(other, id=("second", "c.netchain"), flavor="")
+    world.hire.submit(PolyReq("second", (alone,), ""), 0)
+    assert alone.kind == other.kind
+    placed = Counter(each.group[0] for each in of_kind(world.round(), Placed) if each.node >= 4)
+    assert placed == {"second": 2}
+
+
+def test_a_gang_that_fails_leaves_its_switches_to_the_next_one() -> None:
+    one_gang_fails_and_another_is_whole()
+
+
+def test_a_switch_that_stays_noted_as_full_after_its_task_stopped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(self: Any, first: int = 0) -> None:
+        noted = {kind: set(full) for kind, full in self._full.items()}
+        real(self, first)
+        for kind, full in noted.items():
+            self._full[kind].update(full)
+
+    real = gangs._Trial.end
+    monkeypatch.setattr(gangs._Trial, "end", end)
+    with pytest.raises(AssertionError):
+        one_gang_fails_and_another_is_whole()
 
 
 # -- planted bugs --------------------------------------------------------------------------------------------------

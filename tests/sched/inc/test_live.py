@@ -391,7 +391,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(Book, "round", lambda self, now_ms, old=Book.round: [
             *self._expire(now_ms), *old(self, now_ms)])  # fmt: skip
     elif bug == "take_back":
-        monkeypatch.setattr(LiveHire, "take_back", lambda *_: [])
+        monkeypatch.setattr(Book, "take_back", lambda self, now_ms: self._expire(now_ms))
     else:
         monkeypatch.setattr(Request, "note", lambda self, line: [setattr(each, "slot", 0) for each in
                                                                  self.tasks.values()])  # fmt: skip

@@ -83,6 +83,17 @@ def test_gains_are_the_sum_over_the_running_tasks(steps: list[tuple[int, bool]])
     assert locality.state() == Locality(FAT).state()
 
 
+# -- layers -------------------------------------------------------------------------------------------------------
+def test_equal_topologies_share_their_layers_and_a_known_one_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = leaf_spine(5, 3, 2)
+    layers = layers_of(topology)
+    assert layers_of(leaf_spine(5, 3, 2)) is layers
+    hashed: list[Topology] = []
+    monkeypatch.setattr(Topology, "__hash__", hashed.append)
+    assert layers_of(topology) is layers
+    assert hashed == []
+
+
 # -- climbs --------------------------------------------------------------------------------------------------------
 @given(st.integers(0, 10**9))
 def test_climbs_are_the_detours_of_a_job_with_one_server(seed: int) -> None:

@@ -101,9 +101,9 @@ def test_groups_with_equal_edges_share_them_and_equal_switches_their_servers() -
 
 
 def ignoring_costs(menus: Any) -> Any:
-    return lambda nodes, totals, is_there: [
+    return lambda nodes, totals, is_there, kind: [
         Menu(np.sort(row).tobytes(), each.least)
-        for row, each in zip(np.where(is_there, nodes, -1), menus(nodes, totals, is_there), strict=True)
+        for row, each in zip(np.where(is_there, nodes, -1), menus(nodes, totals, is_there, kind), strict=True)
     ]
 
 

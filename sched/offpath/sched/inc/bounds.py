@@ -69,10 +69,10 @@ class Bounds:
         """By switch: a switch of the subtree may run INC."""
         self._supported: dict[tuple[str, frozenset[str]], tuple[Flags, Flags]] = {}
         self._active: dict[tuple[object, ...], tuple[Flags, Flags]] = {}
+        self.columns.refresh(range(resources.topology.nodes))
         self._on = [self.columns.on(each) for each in range(self._hosts, resources.topology.nodes)]
         """By switch what its tasks shared at the last `update`."""
         self.servers, self.switches = self._server_bounds(), self._switch_bounds()
-        self.update(range(resources.topology.nodes))
 
     def update(self, nodes: Iterable[int]) -> Changed:
         """Read these nodes' state and compute the bounds above them."""

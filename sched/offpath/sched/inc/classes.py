@@ -1,5 +1,5 @@
-"""Groups with equal demands form a class. For each class: what a task costs on every node and in every subtree, as far
-as that depends on nothing else; a change of a node changes its column.
+"""Groups of one kind (`TaskGroup.kind`) form a class. For each class: what a task costs on every node and in every
+subtree, as far as that depends on nothing else; a change of a node changes its column.
 """
 
 from __future__ import annotations
@@ -15,19 +15,12 @@ from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.columns import Columns, Flags
 from offpath.sched.inc.cost_columns import UNFIT, Costs
 from offpath.sched.inc.layers import Ints
-from offpath.sched.inc.poly import TaskGroup
+from offpath.sched.inc.poly import Kind, TaskGroup
 from offpath.sched.inc.readings import Reading
-from offpath.sched.inc.templates import Connectivity
-from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS, Vector
+from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS
 
-Key = tuple[str, frozenset[str], Vector, Vector, Connectivity]
 _SPARE: Final = 64
-"""Classes that may stay although no group of the round is of them."""
-
-
-def key(group: TaskGroup) -> Key:
-    """Equal for groups of one class."""
-    return group.service, group.features, group.demand, group.shared, group.connectivity
+"""So many classes, and a quarter of those in use, may stay although no group of the round is of them."""
 
 
 @dataclass(slots=True)
@@ -41,7 +34,7 @@ class Table:
 
     nodes: int
     switches: int
-    rows: dict[Key, int] = field(default_factory=dict)
+    rows: dict[Kind, int] = field(default_factory=dict)
     examples: list[TaskGroup] = field(default_factory=list)
     places: Costs = field(init=False)
     subtrees: Costs = field(init=False)
@@ -56,17 +49,17 @@ class Table:
     def add(self, examples: Sequence[TaskGroup], places: Costs, subtrees: Costs) -> None:
         """New classes."""
         for each in examples:
-            self.rows[key(each)] = len(self.examples)
+            self.rows[each.kind] = len(self.examples)
             self.examples.append(each)
             self.versions.append(self._version())
         self._fitting = None
         self.places = np.concatenate((self.places, places))
         self.subtrees = np.concatenate((self.subtrees, subtrees))
 
-    def keep(self, used: Collection[Key]) -> None:
+    def keep(self, used: Collection[Kind]) -> None:
         """Drop other classes if there are many."""
         wanted = [each for each in used if each in self.rows]
-        if len(self.rows) <= 2 * len(wanted) + _SPARE:
+        if len(self.rows) <= len(wanted) + len(wanted) // 4 + _SPARE:
             return
         rows = [self.rows[each] for each in wanted]
         self._fitting = None
@@ -109,7 +102,7 @@ class Classes:
         """The table that has the group's class."""
         return self.on_switches if group.is_inc else self.servers
 
-    def use(self, examples: Mapping[Key, TaskGroup]) -> None:
+    def use(self, examples: Mapping[Kind, TaskGroup]) -> None:
         """Add what is new of these classes; of many others drop some."""
         for table in (self.servers, self.on_switches):
             asked = {name: each for name, each in examples.items() if self.of(each) is table}
@@ -138,34 +131,39 @@ class Classes:
                 cost_columns.server_fits(demands, self._columns.server_free[nodes], self._reading),
                 cost_columns.server_fits(demands, self._bounds.servers.least[tops], self._reading),
             )
-        places = np.empty((len(examples), len(self._columns.active[nodes])), np.int16)
-        subtrees = np.empty((len(examples), len(self._columns.active[tops])), np.int16)
+        return self._on_switches(examples, nodes), self._below_switches(examples, tops)
+
+    def _on_switches(self, examples: Sequence[TaskGroup], nodes: Ints | slice) -> Costs:
+        columns = self._columns
+        needed, interference, is_open = _blank(len(examples), len(columns.active[nodes]))
+        demands = np.array([each.demand for each in examples], np.int64)[:, None]
+        has_slot, is_there = columns.slots[nodes] > 0, ~columns.lost[columns.hosts :][nodes]
+        active, most = columns.active[nodes], columns.most_services[nodes]
         for rows in _alike(examples):
-            some = [examples[each] for each in rows]
-            places[rows] = self._on_switches(some, nodes)
-            subtrees[rows] = self._below_switches(some, tops)
-        return places, subtrees
+            one = examples[rows[0]]
+            excess, runs = columns.excess(one.service, one.shared)
+            is_active = runs[nodes]
+            needed[rows] = demands[rows] + excess[nodes]
+            interference[rows] = cost_columns.new(is_active, active, most)
+            may = is_there & columns.supports(one)[nodes] & columns.is_level_right(one.connectivity)[nodes]
+            is_open[rows] = may & (is_active | has_slot)
+        # What fits beside others fits the idle switch, too, so its capacity needs no look.
+        found = cost_columns.switch_fits(needed, columns.switch_free[nodes], self._reading)
+        return _closed(found + interference, is_open)
 
-    def _on_switches(self, alike: Sequence[TaskGroup], nodes: Ints | slice) -> Costs:
-        """Of groups that differ in their own demand only."""
-        columns, one = self._columns, alike[0]
-        excess, is_active = columns.excess(one.service, one.shared)
-        demands = np.array([each.demand for each in alike], np.int64)[:, None]
-        found = cost_columns.switch_fits(demands + excess[nodes], columns.switch_free[nodes], self._reading)
-        is_open = columns.supports(one) & columns.is_level_right(one.connectivity) & (is_active | (columns.slots > 0))
-        could = (demands + np.array(one.shared, np.int64) <= columns.switch_capacity[nodes]).all(-1)
-        lost = columns.lost[columns.hosts :]
-        interference = cost_columns.new(is_active, columns.active, columns.most_services)
-        return _closed(found + interference[nodes], could & (is_open & ~lost)[nodes])
-
-    def _below_switches(self, alike: Sequence[TaskGroup], tops: Ints | slice) -> Costs:
-        bounds, one = self._bounds, alike[0]
-        demands = np.array([each.demand for each in alike], np.int64)[:, None]
-        is_active = bounds.is_active_on_all(one)
-        shared = np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
-        found = cost_columns.switch_fits(demands + shared[tops], bounds.switches.least[tops], self._reading)
-        interference = cost_columns.new(is_active, bounds.switches.least_active, self._most_services)
-        return _closed(found + interference[tops], bounds.may_run(one)[tops])
+    def _below_switches(self, examples: Sequence[TaskGroup], tops: Ints | slice) -> Costs:
+        bounds = self._bounds
+        needed, interference, is_open = _blank(len(examples), len(bounds.has_inc[tops]))
+        demands = np.array([each.demand for each in examples], np.int64)[:, None]
+        least_active = bounds.switches.least_active[tops]
+        for rows in _alike(examples):
+            one = examples[rows[0]]
+            is_active = bounds.is_active_on_all(one)[tops]
+            needed[rows] = demands[rows] + np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
+            interference[rows] = cost_columns.new(is_active, least_active, self._most_services)
+            is_open[rows] = bounds.may_run(one)[tops]
+        found = cost_columns.switch_fits(needed, bounds.switches.least[tops], self._reading)
+        return _closed(found + interference, is_open)
 
     def terms(self, groups: Sequence[TaskGroup], nodes: Ints, *, is_subtree: bool) -> tuple[Ints, Ints, Ints]:
         """Fit (average and deviation) and interference of an edge of each group, all of one kind, to its node. Of a
@@ -191,8 +189,9 @@ class Classes:
         return *cost_columns.fits(demands, rest, reading), interference
 
 
-def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
-    """`scarcity.scarcity`'s counts: of the nodes that could run a task of the group, how many lack what now."""
+def lacks(columns: Columns, group: TaskGroup, kept: Collection[int] = ()) -> list[tuple[int, str]]:
+    """`scarcity.scarcity`'s counts: of the nodes that could run a task of the group, how many lack what now. ``kept``:
+    switches that are kept free for another job."""
     resources, demand = columns.resources, np.array(group.demand, np.int64)
     if not group.is_inc:
         could = (demand <= columns.server_capacity).all(1)
@@ -206,8 +205,10 @@ def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
         excess, is_active = columns.excess(group.service, group.shared)
         needed, free, names = demand + excess, columns.switch_free, list(SWITCH_DIMENSIONS)
         lost, own = columns.lost[columns.hosts :], np.zeros(columns.switches, np.bool_)
-        own[[node - columns.hosts for node in resources.nodes_of(group.id)]] = True
-        barred = [(own, "run a task of the group already"),
+        own[[node - columns.hosts for node in resources.places(group.id)]] = True
+        others = np.zeros(columns.switches, np.bool_)
+        others[[node - columns.hosts for node in kept]] = True
+        barred = [(own, "run a task of the group already"), (others, "are kept free for another job"),
                   (~is_active & (columns.slots == 0), "run as many services as they may")]  # fmt: skip
     found = []
     for which, what in [(lost, "lost"), *barred]:
@@ -215,6 +216,13 @@ def lacks(columns: Columns, group: TaskGroup) -> list[tuple[int, str]]:
         could = could & ~which
     found += [(int((could & (needed[:, at] > free[:, at])).sum()), f"lack {name}") for at, name in enumerate(names)]
     return [each for each in found if each[0]]
+
+
+def _blank(examples: int, switches: int) -> tuple[Ints, Costs, Flags]:
+    """For what is needed, Φ_new, and whether the kind may run there: shape [examples, switches], of the first times
+    [3]."""
+    shape = examples, switches
+    return np.empty((*shape, len(SWITCH_DIMENSIONS)), np.int64), np.empty(shape, np.int16), np.empty(shape, np.bool_)
 
 
 def _closed(costs: Ints, is_open: Flags) -> Costs:

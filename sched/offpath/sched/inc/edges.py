@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from offpath.sched.inc.classes import Classes
-from offpath.sched.inc.cost import EdgeCost
+from offpath.sched.inc.cost import ONE, EdgeCost
 from offpath.sched.inc.cost_columns import EDGE_TERMS
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.nearby import Near, Nearby
@@ -99,9 +99,9 @@ class EdgeTerms:
             groups, nodes = [edges[at][0].asked.group for at in rows], np.array([edges[at][1] for at in rows], np.int64)
             average, spread, interference = self._classes.terms(groups, nodes, is_subtree=is_subtree)
             found[rows, 0], found[rows, 1], found[rows, 3] = average, spread, interference
-        found[:, 2] = [
-            self._nearby.loc(of.near, node) + self._nearby.way(of.asked.switches, node) for of, node, _ in edges
-        ]
+        loc, way = self._nearby.loc, self._nearby.way
+        found[:, 2] = [ONE if of.near is None else loc(of.near, node) for of, node, _ in edges]
+        found[:, 2] += [way(of.asked.switches, node) if of.asked.switches else 0 for of, node, _ in edges]
         found[:, 4] = [of.asked.priority for of, _, _ in edges]
         return found
 

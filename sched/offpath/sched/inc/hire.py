@@ -27,9 +27,11 @@ from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import HIRE, Reading
 from offpath.sched.inc.reasons import verdicts
+from offpath.sched.inc.reservations import Reservations
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scheduler import Scheduler
 
+_CROWDED: Final = Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
 GANG_MS: Final = 10_000
 """For how long a job may hold some of its places without running."""
 
@@ -57,6 +59,7 @@ class Hire(Scheduler):
         self.limits, self.preempt_ms, self.gang_ms = limits or Limits(), preempt_ms, gang_ms
         self.watch = watch
         self.network = FlowNetwork(resources, reading, self.limits)
+        self.reservations = Reservations(resources)
 
     def changed(self, node: int, group: TaskGroup | None = None, sign: int = 0) -> None:
         """The network keeps what did not change."""
@@ -69,17 +72,17 @@ class Hire(Scheduler):
     # -- a round ---------------------------------------------------------------------------------------------------
     def round(self, now_ms: int) -> list[Decision]:
         """Decide on all that waits. Raises: SolverMissing."""
+        decisions = self.take_back(now_ms)
         jobs = list(self.jobs.values())
-        for job in jobs:
-            job.forgive(now_ms - self.preempt_ms)
-        decisions: list[Decision] = [each for job in jobs for each in self._preempt(job, now_ms)]
-        decisions += self._give_up(jobs, now_ms)
+        if self.network.reading.is_reserving:
+            self.reservations.renew(jobs, now_ms)
+            self.network.reserve(self.reservations.current)
         resting = [job for job in jobs if job.not_before_ms > now_ms]
         able = [job for job in jobs if job.not_before_ms <= now_ms]
         self.watch("prepare")
         self.repeated = []
         held = self._held(able)
-        first, made = self._pass(able, now_ms, held)
+        first, made = self._pass(able, able, now_ms, held)
         decisions += made
         latest, groups = _by_id(first), len(first.groups)
         for _ in range(self.network.reading.passes - 1):
@@ -87,7 +90,7 @@ class Hire(Scheduler):
             if not again:
                 break
             held = frozenset()
-            built, made = self._pass(again, now_ms, held)
+            built, made = self._pass(again, able, now_ms, held)
             decisions += made
             latest |= _by_id(built)
             groups += len(built.groups)
@@ -105,9 +108,11 @@ class Hire(Scheduler):
         with an open choice. None if there is no room for two passes of all groups."""
         if not self.network.reading.is_switch_first:
             return frozenset()
-        groups = sum(len(job.materialized()) + len(job.undecided()) for job in able)
-        if 2 * groups > self.limits.groups:
-            return frozenset()
+        groups = 0
+        for job in able:
+            groups += len(job.materialized()) + len(job.undecided())
+            if 2 * groups > self.limits.groups:
+                return frozenset()
         return frozenset(job.number for job in able if job.undecided() and job.materialized())
 
     def _again(
@@ -116,15 +121,25 @@ class Hire(Scheduler):
         """Jobs of another pass: those that got a place in the last one and still wait, and ``held`` ones. None if a
         round with them had more groups than one network may have; ``groups``: in its networks so far."""
         served = {each.group[0] for each in made if isinstance(each, Placed)}
-        found = [job for job in able if job.request.job in served or job.number in held]
-        groups += sum(len(job.materialized()) + len(job.undecided()) for job in found)
-        return [job for job in found if job.materialized() or job.undecided()] if groups <= self.limits.groups else []
+        found = []
+        for job in able:
+            if job.request.job in served or job.number in held:
+                count = len(job.materialized()) + len(job.undecided())
+                groups += count
+                if groups > self.limits.groups:
+                    return []
+                if count:
+                    found.append(job)
+        return found
 
-    def _pass(self, jobs: Sequence[PendingJob], now_ms: int, held: Collection[int]) -> tuple[Round, list[Decision]]:
-        """One network: at most one task per node from its flow, and at most one flavor per job."""
+    def _pass(
+        self, jobs: Sequence[PendingJob], able: Sequence[PendingJob], now_ms: int, held: Collection[int]
+    ) -> tuple[Round, list[Decision]]:
+        """One network of these jobs: at most one task per node from its flow, and at most one flavor per job. ``able``:
+        all jobs of the round."""
         prepared = self.network.prepare(jobs, held)
         self.watch("cost")
-        built = self.network.built(prepared, jobs, now_ms)
+        built = self.network.built(prepared, able, now_ms)
         self.watch("build")
         flow = solve(built.problem)
         self.watch("solve")
@@ -170,10 +185,18 @@ class Hire(Scheduler):
 
     def _why_waiting(self, group: TaskGroup, has_edges: bool) -> Reason:
         if has_edges:
-            return Reason(Why.CROWDED, "other tasks got the places of this round, or waiting is cheaper")
+            return _CROWDED
         return Reason(Why.NO_ROOM, self.network.scarcity(group))
 
     # -- taking back -----------------------------------------------------------------------------------------------
+    def take_back(self, now_ms: int) -> list[Decision]:
+        """What `round` does first: take back flavors that did not get their places in time, and the places of a job
+        that holds some for too long. It needs no solver."""
+        jobs = list(self.jobs.values())
+        for job in jobs:
+            job.forgive(now_ms - self.preempt_ms)
+        return [*(each for job in jobs for each in self._preempt(job, now_ms)), *self._give_up(jobs, now_ms)]
+
     def _preempt(self, job: PendingJob, now_ms: int) -> Iterator[Decision]:
         for composite, decided in list(job.decided.items()):
             groups = job.request.implementation(composite, decided.implementation)

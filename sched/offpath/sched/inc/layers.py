@@ -6,7 +6,7 @@ aggregation switches of a pod. What depends only on the servers below is compute
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,6 +33,8 @@ class Layers:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        self.level: Ints = np.array(topology.level, np.int64)
+        """By node."""
         self.children = children(topology)
         self.first_equal = equals(topology, self.children)
         """By node: a node whose servers below are arranged alike, itself if it is the first of them."""
@@ -49,6 +51,7 @@ class Layers:
         )
         """By server: its first switch, itself if it has none."""
         self._over: dict[int, frozenset[int]] = {}
+        self._servers: dict[int, Ints] = {}
         self.spreads: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
         """Γ's steps (`locality.spread`) as far as they were asked for, by γ and ξ, then by switch."""
         self.levels = list(self._levels(0))
@@ -61,6 +64,18 @@ class Layers:
         if found is None:
             above = [self.over(parent) for parent, _ in self.topology.up[node]]
             found = self._over[node] = frozenset((node,)).union(*above)
+        return found
+
+    def servers(self, node: int) -> Ints:
+        """All servers below a switch, rising; of a server itself."""
+        found = self._servers.get(node)
+        if found is None:
+            if node < self.topology.hosts:
+                found = np.array([node], np.int64)
+            else:
+                below = {self.first_equal[child] for child in self.children[node]}
+                found = np.unique(np.concatenate([np.zeros(0, np.int64), *map(self.servers, below)]))
+            self._servers[node] = found
         return found
 
     def _parents(self) -> list[tuple[tuple[int, int], ...]]:
@@ -86,9 +101,22 @@ class Layers:
         return found
 
 
-@lru_cache(maxsize=4)
+_latest: deque[tuple[Topology, Layers]] = deque(maxlen=4)
+
+
 def layers_of(topology: Topology) -> Layers:
-    """Those of the last few topologies are kept."""
+    """Those of the last few topologies are kept. Equal topologies share them; to find that out takes a look at all
+    links, so a topology that was asked for before is recognised by its identity."""
+    for known, layers in tuple(_latest):
+        if known is topology:
+            return layers
+    layers = _made(topology)
+    _latest.append((topology, layers))
+    return layers
+
+
+@lru_cache(maxsize=4)
+def _made(topology: Topology) -> Layers:
     return Layers(topology)
 
 

@@ -7,7 +7,6 @@ what the start added.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -35,7 +34,7 @@ class Locality:
         self._gain, self._decay = gain, decay
         self._layers = layers or layers_of(topology)
         self._spread = self._layers.spreads.setdefault((gain, decay), {})
-        self._gains: dict[GroupId, Counter[int]] = {}
+        self._gains: dict[GroupId, dict[int, int]] = {}
         self._near: dict[GroupId, tuple[int, dict[int, int]]] = {}
         """By group: |G|, and 1 − Υ where it is above 0."""
 
@@ -43,12 +42,14 @@ class Locality:
         """Algorithm 1: Γ of the switches near ``start`` rises (``sign`` 1: a task started) or falls (−1: stopped)."""
         gains = self._gains.get(group)
         if gains is None:
-            gains = self._gains[group] = Counter()
+            gains = self._gains[group] = {}
         if start not in self._spread:
             self._spread[start] = list(spread(self._topology, start, self._gain, self._decay))
         for node, gain in self._spread[start]:
-            gains[node] += sign * gain
-            if not gains[node]:
+            rest = gains.get(node, 0) + sign * gain
+            if rest:
+                gains[node] = rest
+            else:
                 del gains[node]
         if not gains:
             del self._gains[group]
@@ -132,16 +133,14 @@ def climbs(layers: Layers, switches: Collection[int]) -> Ints | None:
     if not switches or highest == top:
         return None
     found = np.full(topology.nodes, top - highest + 1, np.int64)
-    is_reached = np.zeros(topology.nodes, np.bool_)
     front = {each for each in switches if topology.level[each] == highest}
-    is_reached[list(switches)] = True
-    for climb in range(top - highest + 1):
-        for level in reversed(layers.levels):
-            counts = np.diff(level.starts, append=len(level.below))
-            is_reached[level.below[np.repeat(is_reached[level.switches], counts)]] = True
-        found[is_reached] = np.minimum(found[is_reached], climb)
+    fronts = [set(switches)]
+    for _ in range(top - highest):
         front = {parent for each in front for parent, _ in topology.up[each]}
-        is_reached[list(front)] = True
+        fronts.append(front)
+    for climb in reversed(range(len(fronts))):  # the lowest climb to a server is written last
+        for first in {layers.first_equal[each] for each in fronts[climb]}:
+            found[layers.servers(first)] = climb
     for level in layers.levels:
         found[level.switches] = np.maximum.reduceat(found[level.below], level.starts)
     return found

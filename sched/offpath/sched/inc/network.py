@@ -8,15 +8,14 @@ trees that no task can reach are left out (`trees`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from offpath.sched.inc import cost, cost_columns
 from offpath.sched.inc.bounds import Bounds
-from offpath.sched.inc.classes import key as class_key
 from offpath.sched.inc.classes import lacks
 from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.edges import Asked, Edges
@@ -27,6 +26,7 @@ from offpath.sched.inc.menus import EdgeArcs, Offer, add_edges
 from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import GroupId, TaskGroup
 from offpath.sched.inc.readings import Reading
+from offpath.sched.inc.reservations import Reservation
 from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.scarcity import described
 from offpath.sched.inc.shortcuts import MOST_SHORTCUTS, Shortcuts
@@ -36,6 +36,7 @@ MOST_GROUPS: Final = 800
 """Task groups in the network; the jobs of the others wait in the order of their submission (§6.2)."""
 MOST_FLAVORS: Final = 250
 """Flavor decisions in a round (§6.2)."""
+_NOWHERE: Final[frozenset[int]] = frozenset()
 _AT_P: Final = 200
 _AT_S: Final = -200
 _AT_F: Final = -100
@@ -52,8 +53,7 @@ class Limits:
     shortcuts: int = MOST_SHORTCUTS
 
 
-@dataclass(frozen=True, slots=True)
-class GroupNode:
+class GroupNode(NamedTuple):
     """A task group in the network. ``most``: units that may leave it. ``flavor``: the cost F → G, None if it is
     materialised."""
 
@@ -86,11 +86,10 @@ class Prepared:
     left_out: list[PendingJob]
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
+class Picked(NamedTuple):
     """One unit of flow: a task of the group goes to the node. It left its group by the edge to ``end``, which is the
-    node or the top of a subtree. ``is_further``: its group or flavor has its
-    first place elsewhere in this network. ``rule``: why it goes there although another place may be cheaper."""
+    node or the top of a subtree. ``is_further``: its group or flavor has its first place elsewhere in this network.
+    ``rule``: why it goes there although another place may be cheaper."""
 
     of: GroupNode
     node: int
@@ -107,8 +106,9 @@ class FlowNetwork:
         topology = resources.topology
         self.resources, self.reading, self.limits = resources, reading, limits
         self._hosts, self._switches = topology.hosts, topology.switches
-        self._top = max(topology.level, default=1)
         layers = layers_of(topology)
+        self.level, self.top = layers.level, max(topology.level, default=1)
+        """By node, and the highest."""
         self.trees = trees_of(layers)
         self.sink = self.trees.sink
         self._selector = self.sink + 1
@@ -116,7 +116,7 @@ class FlowNetwork:
         self._recount: dict[GroupId, int] = {}
         """Groups on servers whose Υ is out of date, with |G|."""
         self._bounds = Bounds(resources, layers=layers)
-        self._sink_terms, totals = cost_columns.sinks(self._bounds.columns, self._top, reading)
+        self._sink_terms, totals = cost_columns.sinks(self._bounds.columns, self.top, reading)
         self._sinks = totals.astype(np.int16)
         self._shortcuts = Shortcuts(
             resources, self._bounds, self._locality, layers, self._sinks, reading, limits.shortcuts
@@ -126,6 +126,7 @@ class FlowNetwork:
         self._unread: set[int] = set()
         """Of these, what the columns do not show yet."""
         self._scarce: dict[object, str] = {}
+        self._reservation: Reservation | None = None
         self._delays: dict[tuple[int, int, int, int], int] = {}
         """G → P of this round, by what it depends on."""
 
@@ -167,6 +168,13 @@ class FlowNetwork:
         self._recount.clear()
         return self._locality
 
+    def reserve(self, reservation: Reservation | None) -> None:
+        """Other jobs get no edges to these switches; None: to all."""
+        if reservation != self._reservation:
+            self._reservation = reservation
+            self._shortcuts.reserve(reservation)
+            self._scarce.clear()
+
     def _refresh(self) -> None:
         """Bring up to date what depends on changed nodes."""
         if not self._dirty:
@@ -175,7 +183,7 @@ class FlowNetwork:
         self._unread.clear()
         self._scarce.clear()
         changed = self._bounds.update(dirty)
-        self._sink_terms, sinks = cost_columns.sinks(self._bounds.columns, self._top, self.reading)
+        self._sink_terms, sinks = cost_columns.sinks(self._bounds.columns, self.top, self.reading)
         sink_changed = np.nonzero(self._sinks != sinks)[0]
         self._sinks[:] = sinks
         self._shortcuts.update(np.array(dirty, np.int64), changed, sink_changed)
@@ -203,10 +211,11 @@ class FlowNetwork:
             self._bounds.columns.refresh(sorted(self._unread))
             self._unread.clear()
             self._scarce.clear()
-        key = class_key(group), bool(group.is_inc and self.resources.tasks_of(group.id))
-        if key[1] or key not in self._scarce:
-            self._scarce[key] = described(group, lacks(self._bounds.columns, group))
-        return self._scarce[key]
+        key = group.kind, bool(group.is_inc and self.resources.tasks_of(group.id))
+        kept = self._shortcuts.kept_from(group)
+        if key[1] or (key, kept) not in self._scarce:
+            self._scarce[key, kept] = described(group, lacks(self._bounds.columns, group, kept))
+        return self._scarce[key, kept]
 
     @property
     def computed(self) -> int:
@@ -228,32 +237,33 @@ class FlowNetwork:
                 continue
             groups += len(wanted) + len(undecided)
             prepared.jobs.append((job, wanted, undecided))
-        self._choose((job, group) for job, wanted, undecided in prepared.jobs for group in (*wanted, *undecided))
+        self._choose([(job, (*wanted, *undecided)) for job, wanted, undecided in prepared.jobs])
         return prepared
 
-    def _choose(self, groups: Iterable[tuple[PendingJob, TaskGroup]]) -> None:
+    def _choose(self, jobs: Sequence[tuple[PendingJob, Sequence[TaskGroup]]]) -> None:
+        """Of these groups of each job."""
         self._refresh()
         _ = self.locality
-        self._shortcuts.choose(
-            [
-                Asked(group, job.request.priority, self.limits.shortcuts * job.number, self._switches_of(job, group))
-                for job, group in groups
-            ]
-        )
+        asked = []
+        for job, groups in jobs:
+            common, switches = (job.request.priority, self.limits.shortcuts * job.number), self._switches_of(job)
+            asked += [Asked(each, *common, _NOWHERE if each.is_inc else switches) for each in groups]
+        self._shortcuts.choose(asked)
 
-    def _switches_of(self, job: PendingJob, group: TaskGroup) -> frozenset[int]:
-        """Where the job's tasks run, if that matters to the group."""
-        if group.is_inc or not self.reading.reach:
-            return frozenset()
-        nodes_of = self.resources.nodes_of
-        return frozenset(node for each in job.request.groups if each.is_inc for node in nodes_of(each.id))
+    def _switches_of(self, job: PendingJob) -> frozenset[int]:
+        """Where the job's tasks on switches run, if that matters to those on servers."""
+        if not self.reading.reach:
+            return _NOWHERE
+        places = self.resources.places
+        return _NOWHERE.union(*[places(each.id) for each in job.request.groups if each.is_inc])
 
     def round(self, jobs: Sequence[PendingJob], now_ms: int) -> Round:
         """The problem for these jobs, in the order of their submission."""
         return self.built(self.prepare(jobs), jobs, now_ms)
 
     def built(self, prepared: Prepared, jobs: Sequence[PendingJob], now_ms: int) -> Round:
-        """The problem for the jobs that were prepared."""
+        """The problem for the jobs that were prepared. ``jobs``: all of the round; Φ_delay compares with the one that
+        has waited longest."""
         problem = FlowProblem.of_nodes(self._selector + 1)
         built = Round(problem, left_out=prepared.left_out)
         longest = max((each.wait_ms(now_ms) for each in jobs), default=0)
@@ -319,7 +329,7 @@ class FlowNetwork:
 
     def shortcuts(self, job: PendingJob, group: TaskGroup) -> Edges:
         """The group's edges into the trees."""
-        self._choose([(job, group)])
+        self._choose([(job, [group])])
         return self._shortcuts.of(group)
 
     def _offered(self, job: PendingJob, undecided: Sequence[TaskGroup], wait: int) -> list[tuple[TaskGroup, EdgeCost]]:
@@ -330,14 +340,9 @@ class FlowNetwork:
             flavors.setdefault((group.composite, group.implementation), []).append(group)
         estimates: dict[tuple[str, str], int] = {}
         for flavor, groups in flavors.items():
-            edges = [self._shortcuts.of(each) for each in groups]
-            has_room = not self.reading.needs_room or all(
-                self._shortcuts.has_room(each, job.waiting(each)) for each in groups
-            )
-            if all(edges) and has_room:
-                estimates[flavor] = sum(
-                    each.least * job.waiting(group) for each, group in zip(edges, groups, strict=True)
-                )
+            estimate = self._estimate(job, groups)
+            if estimate is not None:
+                estimates[flavor] = estimate
         least, most = min(estimates.values(), default=0), max(estimates.values(), default=0)
         found = []
         for flavor, estimate in estimates.items():
@@ -345,6 +350,16 @@ class FlowNetwork:
             edge = cost.flavor(estimate, least, most, wait, is_inc, self.reading)
             found += [(each, edge) for each in flavors[flavor]]
         return found
+
+    def _estimate(self, job: PendingJob, groups: Sequence[TaskGroup]) -> int | None:
+        """What the tasks of a flavor cost at least. None: it is not offered."""
+        total = 0
+        for each in groups:
+            edges, waiting = self._shortcuts.of(each), job.waiting(each)
+            if not edges or (self.reading.needs_room and not self._shortcuts.has_room(each, waiting)):
+                return None
+            total += edges.least * waiting
+        return total
 
     # -- the result ------------------------------------------------------------------------------------------------
     def picked(self, built: Round, flow: Flow) -> list[Picked]:

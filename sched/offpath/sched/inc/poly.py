@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import Final
@@ -16,6 +16,7 @@ from offpath.sched.inc.units import SERVER_DIMENSIONS, SWITCH_DIMENSIONS, Vector
 
 GroupId = tuple[str, str]
 """Job, and the group's name in it."""
+Kind = tuple[str, frozenset[str], Vector, Vector, str]
 MOST_GROUPS: Final = 256
 MOST_TASKS: Final = 1_000_000
 """Of one job, in all its flavors."""
@@ -29,6 +30,9 @@ class TaskGroup:
     ``demand``: of each task. ``shared``: the dimensions marked *sharable*: needed once per switch, however many tasks
     of the same ``service`` run there. ``features``: of the switch. ``connected``: groups that this one talks to, also
     of earlier jobs.
+
+    ``is_inc``: it runs on switches. ``kind``: equal for groups whose tasks fit the same nodes, at the same cost if
+    nothing runs near. Both are worked out once, because a round reads them very often.
     """
 
     id: GroupId
@@ -42,11 +46,13 @@ class TaskGroup:
     features: frozenset[str] = frozenset()
     connectivity: Connectivity = Connectivity.SINGLE
     connected: tuple[GroupId, ...] = ()
+    is_inc: bool = field(init=False, repr=False, compare=False)
+    kind: Kind = field(init=False, repr=False, compare=False)
 
-    @property
-    def is_inc(self) -> bool:
-        """True if it runs on switches."""
-        return bool(self.service)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_inc", bool(self.service))
+        kind = self.service, self.features, self.demand, self.shared, str(self.connectivity)
+        object.__setattr__(self, "kind", kind)
 
 
 @dataclass(frozen=True)

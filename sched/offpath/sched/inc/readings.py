@@ -82,6 +82,8 @@ class Reading:
     """A server costs so much more for each level that its job climbs from its switches to it (`locality.climbs`)."""
     is_one_top: bool = True
     """For a job that has one of the highest switches further ones are the dearest (Φ_ToR)."""
+    is_reserving: bool = True
+    """Switches are kept free for a group that waits long and has no other implementation (`reservations`)."""
 
 
 HIRE: Final = Reading("hire")
@@ -101,6 +103,7 @@ HIRE_PAPER: Final = Reading(
     passes=1,
     is_switch_first=False,
     is_one_top=False,
+    is_reserving=False,
     reach=0,
     is_whole=False,
 )
@@ -122,6 +125,7 @@ HIRE_CODE: Final = Reading(
     passes=1,
     is_switch_first=False,
     is_one_top=False,
+    is_reserving=False,
     reach=0,
     is_whole=False,
 )

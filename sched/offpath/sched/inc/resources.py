@@ -9,8 +9,9 @@ state before its start exactly, in any order of starts and stops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
+from operator import add, le
 from typing import Final, TypeVar
 
 from offpath.sched.inc.errors import PlacementInvalid
@@ -107,19 +108,21 @@ class Resources:
         """
         if node in self._lost:
             return False
+        hosts = self.topology.hosts
         if not group.is_inc:
-            return node < self.topology.hosts and self._has_room(group.demand, node)
-        if not self.could_host(group, node) or self._running[node][group.id]:
+            return node < hosts and _has_room(group.demand, self._on_server[node], self.servers[node].capacity)
+        if node < hosts or group.id in self._running[node]:
             return False
-        is_active = group.service in self._on_switch[node - self.topology.hosts].services
-        return (is_active or self.slots(node) > 0) and fits_in(self.needed(group, node), self.free(node))
+        switch, spec = self._on_switch[node - hosts], self.switches[node - hosts]
+        if group.service not in switch.services and self.slots(node) <= 0:
+            return False
+        # What is needed beside the others fits an idle switch, too: `could_host`.
+        return self._may_run(group, node) and _has_room(self.needed(group, node), switch.used, spec.capacity)
 
-    def _has_room(self, demand: Vector, server: int) -> bool:
-        """Asked for each task that starts, so without a generator."""
-        for need, gone, all_ in zip(demand, self._on_server[server], self.servers[server].capacity, strict=True):
-            if need + gone > all_:
-                return False
-        return True
+    def _may_run(self, group: TaskGroup, switch: int) -> bool:
+        """The switch has all that the group's tasks on switches need but room."""
+        spec = self.switches[switch - self.topology.hosts]
+        return spec.supports(group) and is_level_right(group.connectivity, self.topology.level[switch])
 
     def could_host(self, group: TaskGroup, node: int) -> bool:
         """True if a task fits the node when it is idle. Equal for all tasks of the group, and never changes."""
@@ -128,12 +131,8 @@ class Resources:
             return False
         if not group.is_inc:
             return fits_in(group.demand, self.servers[node].capacity)
-        spec = self.switches[node - hosts]
-        return (
-            spec.supports(group)
-            and is_level_right(group.connectivity, self.topology.level[node])
-            and fits_in(plus(group.demand, group.shared), spec.capacity)
-        )
+        capacity = self.switches[node - hosts].capacity
+        return self._may_run(group, node) and fits_in(plus(group.demand, group.shared), capacity)
 
     def needed(self, group: TaskGroup, node: int) -> Vector:
         """What one more task takes of the node: its own demand, and what the service shares if it is not there yet."""
@@ -142,7 +141,11 @@ class Resources:
         if not self.is_shared:
             return plus(group.demand, group.shared)
         service = self._on_switch[node - self.topology.hosts].services.get(group.service)
-        before = service.demand if service is not None else _NOTHING
+        if service is None:
+            return plus(group.demand, group.shared)
+        before = service.demand
+        if before == group.shared:
+            return group.demand
         return tuple(
             own + max(0, shared - there) for own, shared, there in zip(group.demand, group.shared, before, strict=True)
         )
@@ -198,9 +201,17 @@ class Resources:
         """Running tasks of a group by node."""
         return Counter(self._nodes_of.get(group, ()))
 
+    def places(self, group: GroupId) -> Collection[int]:
+        """The nodes with a running task of a group, now; not a copy."""
+        return self._nodes_of.get(group, ())
+
     def is_running(self, group: GroupId) -> bool:
         """True if some task of the group runs."""
         return group in self._nodes_of
+
+    def is_running_on(self, group: GroupId, node: int) -> bool:
+        """True if some task of the group runs on the node."""
+        return group in self._running[node]
 
     def tasks_of(self, group: GroupId) -> int:
         """Running tasks of a group."""
@@ -239,19 +250,23 @@ class Resources:
         if group.is_inc:
             switch = self._on_switch[node - self.topology.hosts]
             switch.own = plus(switch.own, group.demand)
-            switch.services.setdefault(group.service, _Service()).shared[group.shared] += 1
+            service = switch.services.get(group.service)
+            if service is None:
+                service = switch.services[group.service] = _Service()
+            service.shared[group.shared] = service.shared.get(group.shared, 0) + 1
             self._count(switch)
         else:
             self._on_server[node] = plus(self._on_server[node], group.demand)
-        self._running[node][group.id] += 1
+        running = self._running[node]
+        running[group.id] = running.get(group.id, 0) + 1
         nodes = self._nodes_of.get(group.id)
         if nodes is None:
             nodes = self._nodes_of[group.id] = Counter()
-        nodes[node] += 1
+        nodes[node] = nodes.get(node, 0) + 1
 
     def stop(self, group: TaskGroup, node: int) -> None:
         """Raises: PlacementInvalid: no task of the group runs there; nothing changes."""
-        if not 0 <= node < self.topology.nodes or not self._running[node][group.id]:
+        if not 0 <= node < self.topology.nodes or group.id not in self._running[node]:
             raise PlacementInvalid(f"no task of {group.id} runs on node {node}")
         back = tuple(-each for each in group.demand)
         if group.is_inc:
@@ -289,9 +304,16 @@ class Resources:
         switch.used = used
 
 
+def _has_room(demand: Vector, used: Vector, capacity: Vector) -> bool:
+    """Without a generator, which would take twice as long: it is called for each task that starts."""
+    return all(map(le, map(add, demand, used), capacity))
+
+
 def _take_one(counter: Counter[_Key], key: _Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
+    rest = counter[key] - 1
+    if rest:
+        counter[key] = rest
+    else:
         del counter[key]
 
 

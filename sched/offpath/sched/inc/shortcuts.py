@@ -7,13 +7,13 @@ the locality of its job changed; all that are to be chosen in a round are chosen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offpath.sched.inc.bounds import Bounds, Changed
-from offpath.sched.inc.classes import Classes, Table, key
+from offpath.sched.inc.classes import Classes, Table
 from offpath.sched.inc.columns import Flags
 from offpath.sched.inc.cost import ONE
 from offpath.sched.inc.cost_columns import UNFIT, Costs
@@ -22,7 +22,9 @@ from offpath.sched.inc.layers import Ints, Layers
 from offpath.sched.inc.locality import Locality
 from offpath.sched.inc.nearby import Near, Nearby
 from offpath.sched.inc.poly import GroupId, TaskGroup
+from offpath.sched.inc.ranking import Turns, cheapest
 from offpath.sched.inc.readings import Reading
+from offpath.sched.inc.reservations import Reservation
 from offpath.sched.inc.resources import Resources
 
 MOST_SHORTCUTS: Final = 50
@@ -64,8 +66,9 @@ class Shortcuts:
         self._moved: dict[GroupId, int] = {}
         """By group: how often its running tasks changed."""
         self._chosen: dict[GroupId, tuple[object, Edges]] = {}
+        self._reservation: Reservation | None = None
         self._hosts, self._nodes = resources.topology.hosts, resources.topology.nodes
-        self._windows: dict[int, NDArray[np.int32]] = {}
+        self._mark = np.int32 if self._nodes * _DEAREST < 1 << 31 else np.int64
         self.computed = 0
         """Groups whose edges were computed, not taken from the round before."""
 
@@ -94,6 +97,10 @@ class Shortcuts:
             self._moved.pop(each, None)
             self._nearby.moved(each)
 
+    def reserve(self, reservation: Reservation | None) -> None:
+        """Other jobs get no edges to these switches; None: to all."""
+        self._reservation = reservation
+
     # -- questions -------------------------------------------------------------------------------------------------
     def of(self, group: TaskGroup) -> Edges:
         """The group's edges as of the last `choose` that named it."""
@@ -102,12 +109,13 @@ class Shortcuts:
     def has_room(self, group: TaskGroup, tasks: int) -> bool:
         """True if that many more tasks could start now, were there no other group. `choose` named the group."""
         table = self._classes.of(group)
-        row = table.rows[key(group)]
+        row = table.rows[group.kind]
         room = table.fitting(row)
         if group.is_inc:
-            if not room or not self._resources.is_running(group.id):
+            taken, _ = self._taken(group)
+            if not room or not taken:
                 return room >= tasks
-            own = [each - self._hosts for each in self._resources.nodes_of(group.id)]
+            own = [each - self._hosts for each in taken]
             return room - int((table.places[row, own] < UNFIT).sum()) >= tasks
         if room >= tasks or not any(group.demand):
             return room > 0
@@ -118,61 +126,81 @@ class Shortcuts:
 
     def choose(self, asked: Sequence[Asked]) -> None:
         """Choose the edges of these groups where something changed."""
-        keys = [key(each.group) for each in asked]
-        self._classes.use({name: each.group for name, each in zip(keys, asked, strict=True)})
-        due: dict[tuple[bool, bool], list[_Due]] = {}
-        for each, name in zip(asked, keys, strict=True):
+        self._classes.use({each.group.kind: each.group for each in asked})
+        due: dict[tuple[bool, bool], dict[object, list[_Due]]] = {}
+        for each in asked:
             group = each.group
             table = self._classes.of(group)
-            row = table.rows[name]
+            row = table.rows[group.kind]
             related = self._nearby.related(group)
             moved = [self._moved.get(other, 0) for other in related]
-            now = table.versions[row], each.priority, each.offset, each.switches, moved, name
+            now = (
+                table.versions[row],
+                each.priority,
+                each.offset,
+                each.switches,
+                moved,
+                group.kind,
+                self.kept_from(group),
+            )
             known = self._chosen.get(group.id)
             if known is None or known[0] != now:
                 near = self._nearby.of(related)
-                due.setdefault((group.is_inc, near is None), []).append(_Due(now, each, row, near))
-        for (is_inc, _), some in due.items():
-            self.computed += len(some)
+                alike = (row, each.priority, each.switches, self.kept_from(group)) if near is None else group.id
+                some = due.setdefault((group.is_inc, near is None), {})
+                some.setdefault(alike, []).append(_Due(now, each, row, near))
+        for (is_inc, _), by_cost in due.items():
             table = self._classes.on_switches if is_inc else self._classes.servers
             step = max(1, _BLOCK // max(1, table.nodes))
-            for at in range(0, len(some), step):
-                self._choose(table, some[at : at + step])
+            alike_ = list(by_cost.values())
+            for at in range(0, len(alike_), step):
+                self._choose(table, alike_[at : at + step])
 
-    def _choose(self, table: Table, due: Sequence[_Due]) -> None:
-        """Of groups of one kind; near all of them something runs, or near none."""
-        asked, rows = [each.asked for each in due], [each.row for each in due]
+    def _choose(self, table: Table, due: Sequence[Sequence[_Due]]) -> None:
+        """Of groups of one kind; near all of them something runs, or near none. ``due``: groups for which every place
+        costs the same are together."""
+        asked, rows = [each[0].asked for each in due], [each[0].row for each in due]
         is_inc = asked[0].group.is_inc
         first = self._hosts if is_inc else 0
         places, subtrees = table.places[rows], table.subtrees[rows]
-        near = [each.near for each in due if each.near is not None]
+        near = [each[0].near for each in due if each[0].near is not None]
         if near:
             for costs, locs in zip((places, subtrees), self._nearby.locs(near, is_inc=is_inc), strict=True):
                 costs += locs
                 costs -= np.int16(ONE)
         for row, group in enumerate(asked):
-            far = self._nearby.reach(group.switches)
+            far = self._nearby.reach(group.switches) if group.switches else None
             if far is not None:
                 places[row] += far[: self._hosts]
                 subtrees[row] += far[self._hosts :]
         own, over = zip(*[self._taken(each.group) for each in asked], strict=True)
-        nodes, totals, is_place = self._ranked(places, asked, first, own, self._sinks[first : first + table.nodes])
-        tops, below, is_top = self._ranked(subtrees, asked, self._hosts, over, None)
-        menus = zip(_menus(nodes, totals, is_place), _menus(tops, below, is_top), strict=True)
+        members = [each for alike in due for each in alike]
+        self.computed += len(members)
+        turns = Turns(
+            np.repeat(np.arange(len(due)), [len(alike) for alike in due]),
+            np.array([each.asked.offset % self._nodes for each in members], np.int32)[:, None],
+        )
+        nodes, totals, is_place = self._ranked(
+            places, asked, turns, first, own, self._sinks[first : first + table.nodes]
+        )
+        tops, below, is_top = self._ranked(subtrees, asked, turns, self._hosts, over, None)
+        menus = zip(_menus(nodes, totals, is_place, self._mark), _menus(tops, below, is_top, self._mark), strict=True)
         is_edge = np.concatenate((is_place, is_top), axis=1)
         nodes, totals = np.concatenate((nodes, tops), axis=1)[is_edge], np.concatenate((totals, below), axis=1)[is_edge]
         ends = np.cumsum(is_edge.sum(1)).tolist()
         begin = 0
-        for each, end, count, both in zip(due, ends, is_place.sum(1).tolist(), menus, strict=True):
+        for each, end, count, both in zip(members, ends, is_place.sum(1).tolist(), menus, strict=True):
             edges = Edges(self.terms, each.asked, each.near, nodes[begin:end], totals[begin:end], count, both)
             self._chosen[each.asked.group.id] = each.state, edges
             begin = end
 
     def _ranked(
-        self, costs: Costs, asked: Sequence[Asked], first: int, taken: Sequence[Iterable[int]], sinks: Costs | None
-    ) -> tuple[Ints, Ints, Flags]:
+        self, costs: Costs, asked: Sequence[Asked], turns: Turns, first: int, taken: Sequence[Iterable[int]],
+        sinks: Costs | None,
+    ) -> tuple[Ints, Ints, Flags]:  # fmt: skip
         """For each group its cheapest nodes, what the edges cost, and whether they are there at all. ``costs``: shape
-        [groups, nodes], is changed; column 0 is node ``first``. ``taken``: nodes that are no places.
+        [rows, nodes], is changed; column 0 is node ``first``. ``asked``: an example of each row. ``taken``: nodes that
+        are no places, by row.
 
         A place is ranked with its cost M → K. Equally cheap ones are ordered by their number, from the offset on.
         """
@@ -182,43 +210,34 @@ class Shortcuts:
         costs //= TERMS
         if sinks is not None:
             costs += sinks
-        starts = np.array([each.offset % self._nodes for each in asked], np.int64)
-        turned = self._turned(width)[first - starts + self._nodes]
-        keys = costs.astype(np.int32)
-        keys *= self._nodes
-        keys += turned
         for n, nodes in enumerate(taken):
             if nodes:
-                keys[n, [each - first for each in nodes]] = _DEAREST * self._nodes
-        if width > self._most:
-            keys = np.partition(keys, self._most - 1, axis=1)[:, : self._most]
-        keys.sort(axis=1)
+                costs[n, [each - first for each in nodes]] = _DEAREST
+        keys = cheapest(costs, self._most, _DEAREST).keys(turns, first, self._nodes)
         totals = (keys // self._nodes).astype(np.int64)
-        found = (keys % self._nodes + starts[:, None]) % self._nodes
+        found = (keys % self._nodes + turns.starts) % self._nodes
         is_there = totals < _DEAREST
         if sinks is not None:
             totals -= sinks[np.minimum(np.maximum(found - first, 0), width - 1)]
-        return found, totals, is_there
-
-    def _turned(self, width: int) -> NDArray[np.int32]:
-        """Row ``n``: the nodes' numbers from ``n`` on, after the last one from 0 on again."""
-        if width not in self._windows:
-            numbers = np.concatenate([np.arange(self._nodes, dtype=np.int32)] * 2)
-            self._windows[width] = np.lib.stride_tricks.sliding_window_view(numbers, width)
-        return self._windows[width]
+        return found.astype(np.int64), totals, is_there
 
     def _taken(self, group: TaskGroup) -> tuple[frozenset[int], frozenset[int]]:
-        """Switches with a task of the group, and with these all above them: no other task may go to the first, nor
-        into the subtrees of the second."""
-        if not group.is_inc or not self._resources.is_running(group.id):
-            return _NOWHERE, _NOWHERE
-        own = frozenset(self._resources.nodes_of(group.id))
-        return own, frozenset().union(*[self._layers.over(each) for each in own])
+        """Switches with a task of the group or kept for another job, and with these all above them: no task may go to
+        the first, nor into the subtrees of the second."""
+        taken = self.kept_from(group)
+        if group.is_inc and self._resources.is_running(group.id):
+            taken = taken.union(self._resources.places(group.id))
+        return taken, frozenset().union(*[self._layers.over(each) for each in taken])
+
+    def kept_from(self, group: TaskGroup) -> frozenset[int]:
+        """Switches that are kept free for another job."""
+        kept = self._reservation
+        return kept.nodes if kept is not None and group.is_inc and group.id[0] != kept.group[0] else _NOWHERE
 
 
-def _menus(nodes: Ints, totals: Ints, is_there: Flags) -> list[Menu]:
-    """Of each row's edges."""
-    least = totals.min(axis=1, where=is_there, initial=_DEAREST)
-    marks = np.where(is_there, nodes * _DEAREST + totals - least[:, None], -1)
+def _menus(nodes: Ints, totals: Ints, is_there: Flags, kind: type[np.signedinteger[Any]]) -> list[Menu]:
+    """Of each row's edges. ``kind``: of the numbers in the keys."""
+    least = np.where(is_there, totals, _DEAREST).min(axis=1, initial=_DEAREST)
+    marks = np.where(is_there, nodes * _DEAREST + (totals - least[:, None]), -1).astype(kind)
     marks.sort(axis=1)
     return [Menu(mark.tobytes(), each) for mark, each in zip(marks, least.tolist(), strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import resource
 import statistics
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from offpath.cli.bench.hire_world import ROUND_MS, World
 from offpath.cli.local.child import end_with_parent
+from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.sched.inc.decisions import Placed
 from offpath.sched.inc.flow import solve
 from offpath.sched.inc.network import FlowNetwork, Round
@@ -49,8 +49,11 @@ def measure(case: Case) -> list[dict[str, Any]]:
     """A row for the cold and one for the warm rounds. They take turns in the same world: before a cold one everything
     that an earlier round kept is thrown away, and making it again counts as cost."""
     world = World(case.degree, case.load, is_distinct=case.is_distinct, seed=case.seed, groups=case.groups)
-    gc.collect()
-    gc.freeze()  # as the daemon does after its start
+    with settled():  # as the job manager
+        return _measured(world, case)
+
+
+def _measured(world: World, case: Case) -> list[dict[str, Any]]:
     samples = {"cold": _Samples(), "warm": _Samples()}
     for n in range(_WARM_UP + 2 * case.rounds):
         mode = "cold" if n % 2 else "warm"

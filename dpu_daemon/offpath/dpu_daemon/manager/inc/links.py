@@ -1,4 +1,5 @@
-"""What the job manager asks emulated switches (a Unix socket each) and key-value services (UDP)."""
+"""Requests of the job manager to emulated switches (a Unix socket each) and key-value services (UDP), and their
+replies."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def token_of(secret: bytes, identity: str) -> bytes:
     return hashlib.blake2b(identity.encode(), key=secret[:64], digest_size=TOKEN_BYTES).digest()
 
 
-async def ask_switch(path: str, request: messages.ToSwitch, wanted: type[_R]) -> _R | Fault:
-    """The switch's answer, or its refusal. Raises: LinkAway."""
+async def query_switch(path: str, request: messages.ToSwitch, wanted: type[_R]) -> _R | Fault:
+    """The switch's reply, or its refusal. Raises: LinkAway."""
     writer = None
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -53,11 +54,11 @@ async def ask_switch(path: str, request: messages.ToSwitch, wanted: type[_R]) ->
 
 
 def _checked(replies: TypeAdapter[Any], body: bytes, wanted: type[_R]) -> _R | Fault:
-    """Raises: ControlError: another answer."""
+    """Raises: ControlError: a reply of another type."""
     reply = control.decode(replies, body)
     if isinstance(reply, wanted | Fault):
         return reply
-    raise ControlError("model", f"{type(reply).__name__} is no answer to this")
+    raise ControlError("model", f"{type(reply).__name__} is no reply to this request")
 
 
 class ServiceLinks(asyncio.DatagramProtocol):
@@ -80,7 +81,7 @@ class ServiceLinks(asyncio.DatagramProtocol):
             self._transport.close()
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        """An answer; its token says that it is one."""
+        """A reply; its token proves it."""
         try:
             token, number, body = controlled(data, CONTROLLED)
         except DatagramInvalid:
@@ -92,8 +93,8 @@ class ServiceLinks(asyncio.DatagramProtocol):
     def error_received(self, exc: Exception) -> None:
         """The service is not there (yet): the datagram is repeated."""
 
-    async def ask(self, address: str, identity: str, request: messages.ToService, wanted: type[_R]) -> _R:
-        """The service's answer; the request is repeated until it is there. Raises: LinkAway."""
+    async def query(self, address: str, identity: str, request: messages.ToService, wanted: type[_R]) -> _R:
+        """The service's reply; the request is repeated until it arrives. Raises: LinkAway."""
         assert self._transport is not None
         token, number = token_of(self._secret, identity), next(self._numbers) & 0xFFFF_FFFF
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -1,5 +1,5 @@
-"""What a look at the engine or at a switch may decide: nothing about a task that they were asked about meanwhile, of
-which it may show the state before or after."""
+"""What a look at the engine or at a switch may decide: nothing about a task with a call in flight meanwhile. Of such a
+task it may show the state before or after the call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Seen:
 
 
 class Looks:
-    """The looks that are open, and the tasks of which engine or switch are asked something now."""
+    """The looks that are open. ``busy``: tasks with a call to the engine or a switch in flight."""
 
     def __init__(self) -> None:
         self.busy: set[str] = set()
@@ -43,12 +43,12 @@ class Looks:
         if look in self._open:
             self._open.remove(look)
 
-    def asking(self, identity: str) -> None:
-        """Engine or switch are asked about the task from now on."""
+    def call_began(self, identity: str) -> None:
+        """A call about the task is in flight from now on. All open looks take the task as stale."""
         self.busy.add(identity)
         for look in self._open:
             look.stale.add(identity)
 
-    def answered(self, identity: str) -> None:
-        """They are not any more. Looks that began meanwhile have it as stale already."""
+    def call_ended(self, identity: str) -> None:
+        """The call has returned or failed. Looks that began meanwhile have the task as stale already."""
         self.busy.discard(identity)

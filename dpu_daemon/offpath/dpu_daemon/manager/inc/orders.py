@@ -1,4 +1,4 @@
-"""What a switch or the engine is told to start."""
+"""The orders by which a switch or the engine starts a task."""
 
 from __future__ import annotations
 

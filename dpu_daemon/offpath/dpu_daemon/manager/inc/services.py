@@ -44,7 +44,7 @@ class Services:
     def __init__(self, book: Book, links: ServiceLinks, store: JobsFile, epoch: Callable[[], int]) -> None:
         self._book, self._links, self._store, self._epoch = book, links, store, epoch
         self._configured: dict[str, tuple[str, ...]] = {}
-        """What each cache was told last, by identity."""
+        """The stores that each cache was configured with last, by identity."""
         self._chains: dict[tuple[str, str], _Chain] = {}
         self._kept: dict[tuple[str, str], Kept] = {
             key: {name: (int(version), str(value)) for name, (version, value) in orjson.loads(data).items()}
@@ -88,7 +88,7 @@ class Services:
                 logger.info("service %s: %s", task.identity, fault, extra={"code": "service_away"})
 
     async def _configure(self, address: str, identity: str, request: messages.Configure) -> None:
-        await self._links.ask(address, identity, request, messages.Done)
+        await self._links.query(address, identity, request, messages.Done)
 
     # -- chains ----------------------------------------------------------------------------------------------------
     async def _chain(self, request: Request, composite: str) -> None:
@@ -125,7 +125,7 @@ class Services:
         for task in running:
             for at in range(0, len(pairs), messages.MOST_ENTRIES):
                 part = messages.Load(entries=pairs[at : at + messages.MOST_ENTRIES])
-                await self._links.ask(task.address, task.identity, part, messages.Done)
+                await self._links.query(task.address, task.identity, part, messages.Done)
         members = [each.address for each in running]
         for task in reversed(running):  # the tail first: what the head sends on finds it open
             opened = messages.Configure(epoch=self._epoch(), chain=members)
@@ -144,7 +144,7 @@ class Services:
         found: Kept = {}
         after = ""
         while len(found) < MOST_ENTRIES:
-            page = await self._links.ask(task.address, task.identity, messages.Pull(after=after), messages.Entries)
+            page = await self._links.query(task.address, task.identity, messages.Pull(after=after), messages.Entries)
             found |= {each.key: (each.version, each.value) for each in page.entries}
             if page.is_last or not page.entries:
                 break

@@ -13,9 +13,10 @@ from typing import Final
 from offpath.bindings.engines.port import Engine, EngineJob, JobState, NodeInfo, NodeState
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineError, OffpathError, PlaceUnusable
 from offpath.bindings.wire.admin import Fault
+from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.dpu_daemon.manager.inc.config import IncTable
 from offpath.dpu_daemon.manager.inc.identities import Identities
-from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, ask_switch
+from offpath.dpu_daemon.manager.inc.links import LinkAway, ServiceLinks, query_switch
 from offpath.dpu_daemon.manager.inc.looks import Looks, Seen
 from offpath.dpu_daemon.manager.inc.orders import process_order, switch_order
 from offpath.dpu_daemon.manager.inc.services import Services
@@ -42,7 +43,7 @@ from offpath.sched.inc.store import CompStore
 logger = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 16
 STOP_AGAIN_MS: Final = 5_000
-"""A stop that the engine has accepted is asked again after so long: the end takes seconds, and each call burdens it."""
+"""A stop that the engine has accepted is repeated after so long: the end takes seconds, and each call burdens it."""
 
 
 class IncShell:
@@ -77,7 +78,7 @@ class IncShell:
         self._has_seen = asyncio.Event()
         self._known: set[str] = set()
         self._stops: dict[str, int] = {}
-        """Stops that the engine has accepted: from when on they are asked again, in ms."""
+        """Stops that the engine has accepted: from when on they are repeated, in ms."""
         self._calls = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -93,15 +94,19 @@ class IncShell:
         """Without end. If the file cannot be written, ``fatal`` ends the job manager."""
         await self._links.open()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._rounds(), name="inc-rounds")
-                tasks.create_task(self._repeat(), name="inc-repeat")
-                tasks.create_task(self._see_engine(), name="inc-engine")
-                for name in self.switch_faults:
-                    tasks.create_task(self._watch.run(name), name=f"inc-switch-{name}")
+            with settled():
+                await self._run_loops()
         except* PlaceUnusable as faults:
             self._fatal(PlaceUnusable(str(faults.exceptions[0])))
         await asyncio.Event().wait()
+
+    async def _run_loops(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._rounds(), name="inc-rounds")
+            tasks.create_task(self._repeat(), name="inc-repeat")
+            tasks.create_task(self._see_engine(), name="inc-engine")
+            for name in self.switch_faults:
+                tasks.create_task(self._watch.run(name), name=f"inc-switch-{name}")
 
     async def close(self) -> None:
         """Tasks go on."""
@@ -151,11 +156,11 @@ class IncShell:
         return commands
 
     async def _repeat(self) -> None:
-        """What is not confirmed is asked again; services learn of changes."""
+        """Calls that are not confirmed are repeated; services are configured anew after changes."""
         while True:
             async with self._lock:
                 for command in list(self.book.due()):
-                    self._ask(command)
+                    self._call(command)
             await self._services.converge()
             await asyncio.sleep(min(0.2, self.table.round_ms / 1e3))
 
@@ -170,7 +175,7 @@ class IncShell:
 
     # -- commands --------------------------------------------------------------------------------------------------
     async def _carry(self, commands: Iterable[Command]) -> None:
-        """Write what is to be saved, then ask. Raises: PlaceUnusable: nothing was asked."""
+        """Write what is to be saved, then call engine and switches. Raises: PlaceUnusable: nothing was called."""
         commands = list(commands)
         dropped = [each.name for each in commands if isinstance(each, Drop)]
         names = {each.name for each in commands if isinstance(each, Save)}
@@ -183,12 +188,12 @@ class IncShell:
                 raise
         for each in commands:
             if isinstance(each, StartTask | StopTask):
-                self._ask(each)
+                self._call(each)
 
-    def _ask(self, command: StartTask | StopTask) -> None:
+    def _call(self, command: StartTask | StopTask) -> None:
         if command.identity in self._looks.busy or self._stops.get(command.identity, 0) > self.now_ms():
-            return  # it is asked again, see `_repeat`
-        self._looks.asking(command.identity)
+            return  # `_repeat` repeats it
+        self._looks.call_began(command.identity)
         self._known.add(command.identity)
         task = asyncio.get_running_loop().create_task(self._carry_out(command))
         self._tasks.add(task)
@@ -210,19 +215,19 @@ class IncShell:
         except PlaceUnusable:
             pass  # `_carry` has ended the job manager
         finally:
-            self._looks.answered(command.identity)
+            self._looks.call_ended(command.identity)
             if task is not None and task.is_inc:
                 self._known.discard(command.identity)  # the engine has no such job
 
     async def _start(self, request: Request, task: Task) -> None:
-        """Raises: LinkAway, JobEngineError: it is asked again."""
+        """Raises: LinkAway, JobEngineError: the call is repeated."""
         if task.state is not TaskState.STARTING:
             return
         address = ""
         if not task.is_inc:
             refused = await self._start_process(request, task)
         elif control := self._switches[task.node].control:
-            answer = await ask_switch(control, self._order(request, task), messages.Started)
+            answer = await query_switch(control, self._order(request, task), messages.Started)
             refused = answer.detail if isinstance(answer, Fault) else ""
             address = "" if isinstance(answer, Fault) else answer.address
         else:
@@ -257,7 +262,7 @@ class IncShell:
         if task.is_inc:
             control = self._switches[task.node].control if task.node in self._switches else ""
             if control:
-                await ask_switch(control, messages.StopTask(identity=task.identity), messages.Stopped)
+                await query_switch(control, messages.StopTask(identity=task.identity), messages.Stopped)
         else:
             try:
                 await self._engine.cancel(task.identity)
@@ -312,7 +317,7 @@ class IncShell:
         tasks = {each.identity: each for request in self.book.requests.values() for each in request.tasks.values()}
         for identity, job in seen.jobs.items():
             is_starting = identity in tasks and tasks[identity].state is TaskState.STARTING
-            # An end stays true whatever was asked meanwhile: without this, stops that are repeated could hide it.
+            # An end stays true whatever was called meanwhile: without this, stops that are repeated could hide it.
             if identity not in stale or (job.state.is_final and not is_starting):
                 await self._see(job)
         for name, request in list(self.book.requests.items()):

@@ -137,8 +137,8 @@ class Book:
 
     # -- a round ---------------------------------------------------------------------------------------------------
     def take_back(self, now_ms: int) -> list[Command]:
-        """End the gangs that are too late, and take back places that were given in vain. Carry it out before `round`,
-        which may raise: what ended must be on the disk then."""
+        """End the gangs whose deadline is over, and take back the places of flavors and jobs that did not get all of
+        theirs in time. Carry the commands out before `round`, which may raise: what ended must be on the disk then."""
         return [*self._expire(now_ms), *self._apply(self.scheduler.take_back(now_ms))]
 
     def round(self, now_ms: int) -> list[Command]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from offpath.sched.inc import flavors
-from offpath.sched.inc.decisions import Decision
 from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.hire import Hire
 from offpath.sched.inc.pending import PendingJob
@@ -38,14 +37,6 @@ class LiveHire(Hire):
         """Every task of the job has a place."""
         job = self.jobs[name]
         return not job.materialized() and not job.undecided()
-
-    def take_back(self, now_ms: int) -> list[Decision]:
-        """What `round` would take back first: flavors that did not get their places in time, and the places of a job
-        that holds some for too long. It needs no solver."""
-        jobs = list(self.jobs.values())
-        for job in jobs:
-            job.forgive(now_ms - self.preempt_ms)
-        return [*(each for job in jobs for each in self._preempt(job, now_ms)), *self._give_up(jobs, now_ms)]
 
     @property
     def is_idle(self) -> bool:

@@ -22,8 +22,8 @@ class FreePorts:
         self._ports, self._next = ports, ports.first
 
     def address(self, server: str, used: Collection[str]) -> str:
-        """HOST:PORT of the server that is not ``used``; empty: there is none, and the program that gets it refuses to
-        start and says why."""
+        """HOST:PORT of the server that is not ``used``. Empty: all are in use; the program that gets an empty address
+        ends at once with an error."""
         host = self._ports.hosts.get(server, "127.0.0.1")
         for _ in range(self._ports.last - self._ports.first + 1):
             address = f"{host}:{self._next}"
