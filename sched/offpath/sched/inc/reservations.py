@@ -22,7 +22,8 @@ RESERVE_MS: Final = 10_000
 """A group waits so long before switches are kept for it, and they are kept for at most `_TIMES` as long."""
 _TIMES: Final = 6
 """After each reservation in vain the group waits so many times as long as before, but at most `_MOST_WAITS` as long: a
-group that no reservation helps takes room from others for a seventh of the time at most."""
+group that no reservation helps takes room from others for a seventh of the time at most. And nobody has one for as long
+as that one lasted: many such groups, of one tenant or of several, leave half of the time."""
 _MOST_WAITS: Final = 36
 _MOST_LOOKS: Final = 4
 """In one round switches are sought for so many groups: each look reads all switches."""
@@ -50,6 +51,7 @@ class Reservations:
     def __init__(self, resources: Resources, wait_ms: int = RESERVE_MS) -> None:
         self._resources, self._wait_ms = resources, wait_ms
         self.current: Reservation | None = None
+        self._none_until_ms = 0
         self._waits: dict[GroupId, _Wait] = {}
 
     def renew(self, jobs: Sequence[PendingJob], now_ms: int) -> None:
@@ -62,9 +64,12 @@ class Reservations:
         if held is not None and held.group in waiting:
             if now_ms > held.until_ms:
                 self._delay(held.group, now_ms)
+                self._none_until_ms = now_ms + _TIMES * self._wait_ms
             elif not held.nodes & self._resources.lost:
                 return
         self.current = None
+        if now_ms < self._none_until_ms:
+            return
         due = [name for name, each in self._waits.items() if now_ms - each.since_ms > each.wait_ms]
         for name in sorted(due, key=lambda each: self._waits[each].since_ms)[:_MOST_LOOKS]:
             nodes = self._chosen(*waiting[name])
