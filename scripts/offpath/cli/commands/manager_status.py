@@ -31,4 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(admin_client.table(rows, ("node", "switch", "GPUs", "free", "state")))
     if now.node_count > len(rows):
         print(f"… and {now.node_count - len(rows)} more nodes")
+    for node in now.nodes:
+        if node.unaccounted:
+            print(f"{node.node}: {node.unaccounted} GPUs given to no job, says engine {now.engine}; run: {node.remedy}")
     return 0
