@@ -5,10 +5,10 @@ its state within 5 s of a command that changes it (slurmctld/state_save.c, SAVE_
 command: where nothing else happens, it is written minutes later. Killed before that, slurmctld forgets that the job was
 started, kills it when its node registers, and may use its id again. The script therefore waits:
 
-1. It sets the job's Requeue to 0, which it is already: slurmctld then writes its state. The job must be known as running
-   by slurmctld, with the comment of this submission, before that and `settle_s` later, with the same start time. Then
-   the start is on slurmctld's disk: the same slurmctld had the time to write it, or another one read it from there.
-   Unknown: the script ends with `FORGOTTEN`. While slurmctld is down, it waits.
+1. It sets the job's Requeue to 0, which it is already: slurmctld then writes its state. slurmctld must know the job as
+   running, with the comment of this submission, before that and `settle_s` later, with the same start time. Then the
+   start is on its disk: the same slurmctld had the time to write it, or another one read it from there. Unknown: the
+   script ends with `FORGOTTEN`. While slurmctld is down, it waits.
 2. It makes a folder named by the identity in `once` on the first node. A folder that is there means that the command
    ran before: the script ends with `RAN_BEFORE`. A job keeps its nodes, and Slurm runs the script on the first of them.
 """

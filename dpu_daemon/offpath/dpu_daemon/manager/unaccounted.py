@@ -1,7 +1,7 @@
 """GPUs that the engine counts as given and that no job has: what stands for many looks at the engine is reported.
 
-A killed engine can lose count (docs/engines.md), and gives nobody what it counts as given. A single look proves nothing,
-because a job may end while the engine is read.
+A killed engine can lose count (docs/engines.md), and gives nobody what it counts as given. A single look proves
+nothing, because a job may end while the engine is read.
 """
 
 from __future__ import annotations
