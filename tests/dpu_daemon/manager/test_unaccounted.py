@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from offpath.bindings.engines.local import LocalEngine
 from offpath.bindings.engines.port import Gpu, NodeInfo
 from offpath.bindings.wire import work_admin
+from offpath.cli.commands import manager_status
 from offpath.dpu_daemon.manager.answers import Answers
 from offpath.dpu_daemon.manager.config import EngineTable, ManagerConfig, NodeTable, OperationTable
 from offpath.dpu_daemon.manager.shell import ManagerShell
@@ -98,10 +99,10 @@ async def test_the_job_manager_logs_them_and_its_status_has_the_command_that_giv
     shell = ManagerShell(config, engine, make("netpack"), JobsFile(config.operation.state))
     answers = Answers(shell)
 
-    async def reported() -> list[tuple[str, int, str]]:
+    async def reported() -> list[str]:
         status = await answers.to(work_admin.StatusRequest(), 0)
         assert isinstance(status, work_admin.Status)
-        return [(node.node, node.unaccounted, node.remedy) for node in status.nodes if node.unaccounted]
+        return manager_status.unaccounted(status)
 
     def logged() -> list[str]:
         return [each.getMessage() for each in caplog.records if "account" in str(getattr(each, "code", ""))]
@@ -117,7 +118,7 @@ async def test_the_job_manager_logs_them_and_its_status_has_the_command_that_giv
             while not logged():
                 await asyncio.sleep(0.01)
         assert engine.inventories <= LOOKS + 1
-        assert await reported() == [("h0", 1, REMEDY)]
+        assert await reported() == [f"h0: engine local counts 1 GPUs as given that no job has; fix: {REMEDY}"]
         assert logged() == [
             f"node h0: engine local counts 1 GPUs as given that no job has, in {LOOKS} looks in a row; fix: {REMEDY}"
         ]
