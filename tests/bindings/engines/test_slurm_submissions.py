@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from itertools import permutations
 
 import pytest
@@ -11,6 +13,7 @@ from offpath.bindings.engines.slurm import SlurmEngine, _by_identity, _chosen
 from offpath.bindings.engines.slurm_reading import FORGOTTEN, SlurmJob
 from offpath.bindings.errors import EngineUnavailable
 
+from ...support.processes import until
 from .rigs import Jobs, SlurmRig
 from .test_engines import MARK
 
@@ -89,3 +92,27 @@ async def test_a_slurmctld_that_does_not_know_its_nodes_yet_refuses_no_job(slurm
     slurm.rig.mend()
     assert (await slurm.run(start)).state is JobState.SUCCEEDED
     assert len(slurm.marks(start)) == 1
+
+
+async def test_slurmctld_writes_the_start_of_a_job_while_its_script_waits(slurm: Jobs) -> None:
+    """It writes its state for a release, but not for the start that follows, unless its last write is younger than 5 s:
+    killed minutes later, it would forget a job that runs."""
+    assert isinstance(slurm.rig, SlurmRig)
+    cluster = slurm.rig.cluster
+    slurm.rig.settle_s = 600.0
+    try:
+        engine = slurm.rig.engine()
+    finally:
+        slurm.rig.settle_s = 0.0
+    assert isinstance(engine, SlurmEngine)
+    start = slurm.start(MARK, [Place("h0", 1)])
+    await engine._submit(start)
+    await asyncio.sleep(6)  # from now on slurmctld writes at once
+    number = (await engine.start(start)).engine_id
+    until(lambda: cluster.command("squeue", "-h", "-j", number, "-o", "%T").strip() == "RUNNING")
+    running = time.time()
+    until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > running)
+    cluster.kill("slurmctld")
+    cluster.start("slurmctld")
+    cluster.until_answers()
+    assert cluster.command("squeue", "-h", "-j", number, "-o", "%T").strip() == "RUNNING"

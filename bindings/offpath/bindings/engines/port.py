@@ -54,13 +54,16 @@ class Gpu:
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A node as the engine reports it. ``switch``: its leaf switch or rack, empty if unknown. ``reason``: the engine's
-    text on a node that is not ready."""
+    text on a node that is not ready. ``unaccounted``: GPUs that the engine counts as given while no job in its queue
+    has them; for a moment also where a job has just ended. ``remedy``: the operator's command that gives them back."""
 
     name: str
     gpus: tuple[Gpu, ...] = ()
     switch: str = ""
     state: NodeState = NodeState.READY
     reason: str = ""
+    unaccounted: int = 0
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import contextlib
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -47,6 +47,8 @@ _DOWN: Final = re.compile(
 )
 """Texts of commands that got no verdict from slurmctld: the request may have arrived or not."""
 _FORGOTTEN: Final = "Slurm does not know the job any more"
+REMEDY: Final = "scontrol reconfigure"
+"""It makes slurmctld count the GPUs of its jobs anew."""
 
 
 class SlurmEngine:
@@ -79,6 +81,8 @@ class SlurmEngine:
         self._commands = asyncio.Semaphore(_AT_ONCE)
         self._starting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._memory = Memory()
+        self._models: dict[str, str] = {}
+        """Of each node's GPUs, as last read; empty: several, or none."""
 
     async def adopt(self) -> tuple[EngineJob, ...]:
         """See `Engine.adopt`. Of several submissions of one job the younger ones, which are held, are cancelled."""
@@ -89,7 +93,19 @@ class SlurmEngine:
     async def inventory(self) -> tuple[NodeInfo, ...]:
         """See `Engine.inventory`: nodes, Gres and states of sinfo, the leaf switch of Slurm's topology."""
         switches = reading.leaves(await self.topology(), self._expand)
-        return reading.nodes((await self._must("sinfo", "--json")).out, switches)
+        listed = (await self._must("sinfo", "--json")).out
+        nodes = reading.nodes(listed, switches)
+        self._models = {node.name: _only({gpu.model for gpu in node.gpus}) for node in nodes}
+        given = reading.given(listed)
+        if not any(given.values()):
+            return nodes
+        # After sinfo: what it counts for a job that started just now is in the queue already.
+        occupied = reading.occupied((await self._must("squeue", "--json", "-t", "all")).out)
+        excess = {name: count - occupied[name] for name, count in given.items() if count > occupied[name]}
+        return tuple(
+            replace(node, unaccounted=excess[node.name], remedy=REMEDY) if node.name in excess else node
+            for node in nodes
+        )
 
     async def topology(self) -> str:
         """See `Engine.topology`; empty without a topology plug-in."""
@@ -123,6 +139,7 @@ class SlurmEngine:
         check_places(places)
         job = await self._found(identity)
         if job.is_held:
+            await self._until_known([place.node for place in places])  # see `_with_model`: this job may name none
             nodes = ",".join(place.node for place in places)
             update = [f"ReqNodeList={nodes}", f"NumNodes={len(places)}", "StartTime=now"]
             await self._must("scontrol", "update", f"JobId={job.leader}", *update)
@@ -183,6 +200,7 @@ class SlurmEngine:
 
         Slurm does not judge a held job; a trial of each component (sbatch --test-only) finds what it would refuse.
         """
+        start = replace(start, places=await self._with_model(start.places))
         nonce = secrets.token_hex(8)
         words = self._submission.words(start, nonce)
         script = self._submission.script(start, nonce).encode()
@@ -196,6 +214,22 @@ class SlurmEngine:
         done = await self._command("sbatch", "--parsable", *_held(words), stdin=script)
         if done.code and not _DOWN.search(done.err):
             raise EngineRefused(_reason(done))
+
+    async def _with_model(self, places: Sequence[Place]) -> tuple[Place, ...]:
+        """Places with the GPUs' model, if that is the same on all of them.
+
+        A job that names none and starts on a node that did not register since slurmctld was started gets no GPU for its
+        steps, and slurmctld counts its GPUs as given for ever (docs/engines.md). Several models would make several
+        components of one.
+        """
+        places = tuple(places)
+        if any(place.model for place in places):
+            return places
+        names = {place.node for place in places if place.gpu_count}
+        if not names <= self._models.keys():
+            await self.inventory()
+        model = _only({self._models.get(name, "") for name in names})
+        return tuple(replace(place, model=model) if place.gpu_count else place for place in places)
 
     async def _until_known(self, names: Sequence[str]) -> None:
         """A slurmctld that was started just now does not know its nodes yet and refuses what they could run. Raises:
@@ -282,6 +316,11 @@ class SlurmEngine:
         async with self._commands:
             program = self._submission.programs + words[0]
             return await run([program, *words[1:]], environment(self._environment), self._timeout_s, stdin)
+
+
+def _only(models: Set[str]) -> str:
+    """The model, if there is one only; else empty."""
+    return next(iter(models)) if len(models) == 1 else ""
 
 
 def _by_identity(listed: Sequence[SlurmJob]) -> dict[str, dict[str, list[SlurmJob]]]:

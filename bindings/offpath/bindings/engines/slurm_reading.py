@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,7 @@ _OURS: Final = re.compile(r"offpath:([A-Za-z0-9][A-Za-z0-9._-]{0,63}):([0-9a-f]{
 _HELD: Final = re.compile(r"offpath:held:([0-9a-f-]{36})")
 _GRES: Final = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z0-9._-]+?))?(?:[:=]([0-9]{1,6}))?")
 _INDICES: Final = re.compile(r"\(IDX:([0-9,-]+)\)")
+_PARENTHESES: Final = re.compile(r"\([^)]*\)")
 _UNFINISHED: Final = {
     "PENDING",
     "CONFIGURING",
@@ -109,6 +111,27 @@ def nodes(text: bytes, switches: dict[str, str]) -> tuple[NodeInfo, ...]:
         reason = bounded(_text(each, "reason")) if known is not NodeState.READY else ""
         found[name] = NodeInfo(name, _gpus(_text(each, "gres")), switches.get(name, ""), known, reason)
     return tuple(found[name] for name in sorted(found))
+
+
+def given(text: bytes) -> dict[str, int]:
+    """How many GPUs slurmctld counts as given, by node of `sinfo --json`. Left out: nodes that did not register since
+    slurmctld was started. Until then it counts all GPUs of a job on each of the job's nodes."""
+    unknown = unregistered(text)
+    found = {_text(each, "name"): _gpus_in(_text(each, "gres_used")) for each in _list(text, "nodes")}
+    return {name: count for name, count in found.items() if name not in unknown}
+
+
+def occupied(text: bytes) -> Counter[str]:
+    """How many GPUs the jobs of `squeue --json` have, by node; jobs of all users, as far as squeue shows them."""
+    found: Counter[str] = Counter()
+    for each in _list(text, "jobs"):
+        if not _states(each, "job_state") & {*_RUNNING, "SUSPENDED", "CONFIGURING"}:
+            continue
+        resources = each.get("job_resources")
+        names = _nodes_of(resources) if isinstance(resources, dict) else []
+        for name, detail in zip(names, _strings(each.get("gres_detail")), strict=False):
+            found[name] += _gpus_in(detail)
+    return found
 
 
 def unregistered(text: bytes) -> set[str]:
@@ -242,9 +265,14 @@ def _place(name: str, detail: str, gpus: int, model: str) -> Place:
     return Place(name, len(indices) or gpus, tuple(indices), model)
 
 
+def _gpus_in(gres: str) -> int:
+    """Of ``gpu:a100:2(IDX:0-1)``, also beside other resources."""
+    return _count(_PARENTHESES.sub("", gres))[0]
+
+
 def _gpus(gres: str) -> tuple[Gpu, ...]:
     models: list[str] = []
-    for word in re.sub(r"\([^)]*\)", "", gres).split(","):
+    for word in _PARENTHESES.sub("", gres).split(","):
         if (match := _GRES.fullmatch(word)) is not None:
             models += [_model(match)] * min(_amount(match), 1024)
     return tuple(Gpu(index, model) for index, model in enumerate(models[:1024]))

@@ -1,12 +1,14 @@
 """The batch script of a job that the controller starts by Slurm, and the options of sbatch.
 
 Before the command the script makes sure that it runs at most once, and never behind slurmctld's back. slurmctld writes
-its state up to 5 s late (slurmctld/state_save.c, SAVE_MAX_WAIT); killed in that time, it forgets that the job was
+its state within 5 s of a command that changes it (slurmctld/state_save.c, SAVE_MAX_WAIT). The start of a job is no such
+command: where nothing else happens, it is written minutes later. Killed before that, slurmctld forgets that the job was
 started, kills it when its node registers, and may use its id again. The script therefore waits:
 
-1. The job must be known as running by slurmctld, with the comment of this submission, twice, `settle_s` apart, with
-   the same start time. Then the start is on slurmctld's disk: the same slurmctld had the time to write it, or another
-   one read it from there. Unknown: the script ends with `FORGOTTEN`. While slurmctld is down, it waits.
+1. It sets the job's Requeue to 0, which it is already: slurmctld then writes its state. slurmctld must know the job as
+   running, with the comment of this submission, before that and `settle_s` later, with the same start time. Then the
+   start is on its disk: the same slurmctld had the time to write it, or another one read it from there. Unknown: the
+   script ends with `FORGOTTEN`. While slurmctld is down, it waits.
 2. It makes a folder named by the identity in `once` on the first node. A folder that is there means that the command
    ran before: the script ends with `RAN_BEFORE`. A job keeps its nodes, and Slurm runs the script on the first of them.
 """
@@ -43,6 +45,7 @@ settled() {{
 }}
 settled
 first=$began
+{scontrol} update JobId="$SLURM_JOB_ID" Requeue=0 >/dev/null 2>&1 # fails while slurmctld is down
 sleep {settle}
 settled
 [ "$began" = "$first" ] || exit {forgotten}

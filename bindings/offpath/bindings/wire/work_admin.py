@@ -161,7 +161,8 @@ class WhatIf(_Message):
 
 
 class NodeLine(_Message):
-    """A node. ``free``: GPUs that no job holds; ``reason``: the engine's, if it is not ready."""
+    """A node. ``free``: GPUs that no job holds; ``reason``: the engine's, if it is not ready. ``unaccounted``: GPUs
+    that the engine has long counted as given while no job has them; ``remedy``: the command that gives them back."""
 
     node: str
     switch: str
@@ -169,6 +170,8 @@ class NodeLine(_Message):
     free: U32
     is_ready: bool
     reason: Text
+    unaccounted: U32 = 0
+    remedy: Text = ""
 
 
 class Status(_Message):

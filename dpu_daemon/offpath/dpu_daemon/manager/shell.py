@@ -7,15 +7,16 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from offpath.bindings.engines.port import Engine
+from offpath.bindings.engines.port import Engine, NodeInfo
 from offpath.bindings.errors import EngineJobUnknown, EngineRefused, JobEngineError, PlaceUnusable
 from offpath.dpu_daemon.manager.config import ManagerConfig
 from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import held_of, node_of, places_of, seen_of, start_of
+from offpath.dpu_daemon.manager.unaccounted import LOOKS, Unaccounted
 from offpath.sched.placement.batch_port import BatchPlacement
 from offpath.sched.workload.information import Estimate, Information, Proposal
 from offpath.sched.workload.records import Batch, Command, Drop, End, Forget, Release, Save, Spec, Start, Work
@@ -54,6 +55,9 @@ class ManagerShell:
         self.inc = IncShell(config.inc, engine, store, self._fail) if config.inc is not None else None
         """Requests for servers and switches, if the configuration has them."""
         self._is_adopted = False
+        self.unaccounted = Unaccounted()
+        self.remedies: dict[str, str] = {}
+        """Of each node with unaccounted GPUs: the command that gives them back."""
 
     async def run(self) -> None:
         """Read the engine and decide batches, without end. Raises: PlaceUnusable: the file cannot be written; no job
@@ -137,6 +141,7 @@ class ManagerShell:
             await self.engine.adopt()
             self._is_adopted = True
         inventory = await self.engine.inventory()
+        self._account(inventory)
         nodes = [node_of(info) for info in inventory]
         self._asked = set(self._waiting)
         if self.inc is not None:
@@ -152,6 +157,21 @@ class ManagerShell:
         self.workload.see_nodes(nodes)
         self.carry(self.workload.see_jobs(jobs, now_ns, is_all=True, busy=busy))
         self.carry(self.workload.see_held(held, now_ns, busy=busy))
+
+    def _account(self, inventory: Sequence[NodeInfo]) -> None:
+        """Log GPUs that the engine counts as given and that no job has."""
+        self.remedies = {node.name: node.remedy for node in inventory if node.unaccounted}
+        for name, count in self.unaccounted.see(inventory).items():
+            if count:
+                logger.warning(
+                    "node %s: engine %s counts %d GPUs as given that no job has, in %d looks in a row; fix: %s",
+                    name, self.engine.name, count, LOOKS, self.remedies[name], extra={"code": "gpus_unaccounted"},
+                )  # fmt: skip
+            else:
+                logger.info(
+                    "node %s: engine %s accounts for all GPUs again", name, self.engine.name,
+                    extra={"code": "gpus_accounted"},
+                )  # fmt: skip
 
     async def _decide_batches(self) -> None:
         while True:

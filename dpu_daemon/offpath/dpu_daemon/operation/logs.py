@@ -49,6 +49,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "engine_back": ("engine",),
     "engine_away": ("engine", "detail"),
     "engine_call_failed": ("job", "detail"),
+    "gpus_unaccounted": ("node", "engine", "gpus", "looks", "fix"),
+    "gpus_accounted": ("node", "engine"),
     "batch_failed": ("batch", "policy", "detail"),
     "job_refused": ("job", "detail"),
     "task_refused": ("task", "detail"),

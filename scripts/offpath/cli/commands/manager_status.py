@@ -31,4 +31,15 @@ def main(arguments: argparse.Namespace) -> int:
         print(admin_client.table(rows, ("node", "switch", "GPUs", "free", "state")))
     if now.node_count > len(rows):
         print(f"… and {now.node_count - len(rows)} more nodes")
+    for line in unaccounted(now):
+        print(line)
     return 0
+
+
+def unaccounted(now: work_admin.Status) -> list[str]:
+    """A line for each node with GPUs that the engine counts as given and that no job has."""
+    return [
+        f"{node.node}: engine {now.engine} counts {node.unaccounted} GPUs as given that no job has; fix: {node.remedy}"
+        for node in now.nodes
+        if node.unaccounted
+    ]
