@@ -22,6 +22,7 @@ from .test_engines import LONG, MARK
 pytestmark = [pytest.mark.slow, pytest.mark.not_fast("a script of the source tree fetches Slurm")]
 TRIES = 5
 """slurmctld has its nodes register three seconds after its start: under load a job may start too late for a test."""
+TOO_LATE = f"the node had registered before the job started, {TRIES} times: this machine is too busy"
 BOTH = [Place("h0", 2)]
 
 
@@ -84,7 +85,7 @@ async def test_a_job_that_starts_before_its_node_registered_has_its_gpu_and_give
         if await is_started_early(slurm, number):
             break
     else:
-        pytest.fail("the node had always registered")
+        pytest.skip(TOO_LATE)
     ended = await slurm.ended(start.identity)
     assert ended.state is JobState.SUCCEEDED, ended
     assert slurm.output(start, 0) == "0\n"
@@ -104,7 +105,7 @@ async def test_a_gpu_that_slurm_lost_is_reported_and_the_remedy_gives_it_back(sl
         if await is_started_early(slurm, number):
             break
     else:
-        pytest.fail("the node had always registered")
+        pytest.skip(TOO_LATE)
     until(lambda: state(cluster, number) == "FAILED")  # Invalid generic resource (gres) specification
     assert await unaccounted(engine) == {"h0": (1, REMEDY)}
     start = slurm.start(MARK, BOTH)
