@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .support import preloaded
 from .support.cluster import Cluster
 from .support.preloaded import Fork
 from .support.processes import Process
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Processes of this file's own: what earlier tests used says nothing here. Their environment has been used once."""
+    kept: dict[object, preloaded.Preloaded] = {}
+    monkeypatch.setattr(preloaded, "_kept", kept)
+    monkeypatch.setattr(preloaded, "_uses", {})
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    assert preloaded.preloaded("daemon_main.py", environment) is None
+    yield
+    for each in kept.values():
+        each.close()
 
 
 def config(folder: Path) -> list[str]:
@@ -50,10 +66,13 @@ def test_a_forks_exit_code_and_its_last_words_arrive(tmp_path: Path) -> None:
 def test_a_variable_that_changes_is_no_forks_to_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a library read of the environment when it was imported would be of another time."""
     monkeypatch.setenv("ODD", "2")
-    process = Process("daemon", tmp_path, "daemon_main.py", *config(tmp_path))
-    assert not isinstance(process._popen, Fork)
-    process.hear()
-    process.finish()
+    kinds = []
+    for number in range(3):
+        process = Process(f"daemon{number}", tmp_path, "daemon_main.py", *config(tmp_path))
+        process.hear()
+        process.finish()
+        kinds.append(isinstance(process._popen, Fork))
+    assert kinds == [False, True, True], "one of its own, from the second use on"
 
 
 def test_forks_hold_no_descriptor_of_the_process_that_they_come_from(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_results_of_older_rules_are_run_again_for_hires_policies_only() -> None:
     options = Options(TRACE, None, range(1), quick=True, policies=("hire", "hire-paper", "yarn++/concurrent", "hirex"))
     keys = {words["world"]["policy"]: key for key, words in _pieces(options, "8", [SMALL], ())}
     assert {name: key.rpartition(" rules ")[2] for name, key in keys.items()} == {
-        "hire": "2", "hire-paper": "2", "yarn++/concurrent": "1", "hirex": "1",
+        "hire": "3", "hire-paper": "3", "yarn++/concurrent": "1", "hirex": "1",
     }  # fmt: skip
     assert keys["yarn++/concurrent"] == f"cell {TRACE} yarn++/concurrent 1.0 False 0 4 24 1.2 None rules 1"
 

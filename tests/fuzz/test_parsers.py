@@ -150,14 +150,15 @@ def least_ns(target: Target, case: Case) -> int:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("control", "frame"))])
 def test_work_grows_with_the_input_and_no_faster(name: str, known: dict[str, Target]) -> None:
     """Sixteen times the bytes must not cost much more than sixteen times the time; the longest legal input costs less
-    than 10 ms. (One byte a chunk has the caller's own slicing in it, which is linear too.)"""
+    than 10 ms. (One byte a chunk has the caller's own slicing in it, which is linear too.) Were the work quadratic, it
+    would be 256 times. A busy machine makes it up to 73 times: the short input lies in the core's own cache."""
     target, most = known[name], frames.MAX_FRAME_BYTES
     for make in longest(name):
         small, large = make(most // 16), make(most)
         short, long = least_ns(target, small), least_ns(target, large)
         per_chunk = 1_000 * len(large.numbers)
         assert long < target.slow_ns + per_chunk, (long, large.data[:60])
-        assert long < 16 * 4 * max(short, 20_000), (short, long, large.data[:60])
+        assert long < 16 * 8 * max(short, 20_000), (short, long, large.data[:60])
 
 
 def test_the_longest_list_a_welcome_may_hold_is_checked_in_time(known: dict[str, Target]) -> None:

@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import IO
 
 HERE = Path(__file__).resolve().parent
+MOST = 6
+"""Processes that are kept; they end with the tests, because their forks would end with them."""
 _CHANGES = "PYTEST_CURRENT_TEST"
 _lock = threading.Lock()
-_kept: dict[str, Preloaded] = {}
+_Key = tuple[str, frozenset[tuple[str, str]]]
+_kept: dict[_Key, Preloaded] = {}
+_uses: dict[_Key, int] = {}
 
 
 class Fork:
@@ -53,14 +57,18 @@ class Preloaded:
     """A process that has imported what ``script`` imports."""
 
     def __init__(self, script: str, environment: Mapping[str, str]) -> None:
-        self.environment = dict(environment)
         self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = [sys.executable, "-W", "always", str(HERE / "preloaded_main.py"), str(HERE / script)]
         self._popen = subprocess.Popen(
             [*program, str(theirs.fileno())], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            env=self.environment, pass_fds=(theirs.fileno(),),
+            env=dict(environment), pass_fds=(theirs.fileno(),),
         )  # fmt: skip
         theirs.close()
+
+    def close(self) -> None:
+        """End it, and with it the forks that still run."""
+        self._door.close()
+        self._popen.wait(30)
 
     def start(self, arguments: tuple[str, ...], environment: Mapping[str, str], stderr: int) -> Fork:
         """The script with these arguments."""
@@ -77,10 +85,17 @@ class Preloaded:
 
 
 def preloaded(script: str, environment: Mapping[str, str]) -> Preloaded | None:
-    """The process to fork for this script; None: the environment is another one than that in which it imported."""
+    """The process to fork for this script; None: it must start anew.
+
+    Libraries read the environment when they are imported, so each environment has a process of its own, from its second
+    use on: most tests share one.
+    """
     same = {name: value for name, value in environment.items() if name != _CHANGES}
+    key = (script, frozenset(same.items()))
     with _lock:
-        if script not in _kept:
-            _kept[script] = Preloaded(script, same)
-        kept = _kept[script]
-    return kept if kept.environment == same else None
+        if key not in _kept:
+            _uses[key] = _uses.get(key, 0) + 1
+            if _uses[key] < 2 or len(_kept) >= MOST:
+                return None
+            _kept[key] = Preloaded(script, same)
+        return _kept[key]
