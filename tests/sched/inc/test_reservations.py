@@ -15,6 +15,7 @@ from offpath.sched.inc.pending import PendingJob
 from offpath.sched.inc.poly import PolyReq, TaskGroup
 from offpath.sched.inc.readings import HIRE
 from offpath.sched.inc.reservations import Reservations
+from offpath.sched.inc.resources import Resources
 from offpath.sched.inc.shortcuts import Shortcuts
 from offpath.sched.topology.fattree import leaf_spine
 
@@ -112,16 +113,26 @@ def test_one_group_at_a_time_the_longest_waiting_first_each_for_a_bounded_time()
     assert reserved(reservations, jobs, 1_000) == ""
     assert reserved(reservations, jobs, 1_001) == "a"
     assert reserved(reservations, jobs, 7_001) == "a", "six times as long"
-    assert reserved(reservations, jobs, 7_002) == "", "that was in vain: the switches are everybody's for as long"
-    assert reserved(reservations, jobs, 13_001) == ""
-    assert reserved(reservations, jobs, 13_002) == "b", "it waits since 100, the other one since 7 002"
-    jobs[1].started["b", "c"] = 3
-    assert reserved(reservations, jobs, 13_003) == "a", "six times the wait, after a reservation in vain"
+    assert reserved(reservations, jobs, 7_002) == "", (
+        "it ended without a start: nobody has one for as long as it lasted"
+    )
+    assert reserved(reservations, jobs, 13_002) == ""
+    assert reserved(reservations, jobs, 13_003) == "b", "it waits since 100, the other one since 7 002"
+    start(resources, jobs[1])
+    assert reserved(reservations, jobs, 13_004) == "a", "it waits six times as long after a reservation without a start"
     resources.lose(6)
-    assert reserved(reservations, jobs, 13_004) == "", "two switches are not enough"
+    assert reserved(reservations, jobs, 13_005) == "", "two switches are not enough"
     resources.restore(6)
-    assert reserved(reservations, jobs, 49_004) == "", "and that was in vain, too"
-    assert reserved(reservations, jobs, 49_005) == "a"
+    assert reserved(reservations, jobs, 49_005) == "", "it waits six times as long again"
+    assert reserved(reservations, jobs, 49_006) == "a"
+
+
+def start(resources: Resources, job: PendingJob) -> None:
+    """On the three switches."""
+    (group,) = job.request.groups
+    for node in (4, 5, 6):
+        resources.start(group, node)
+    job.started[group.id] = 3
 
 
 def test_any_number_of_groups_that_no_reservation_helps_leave_half_of_the_time() -> None:
@@ -130,6 +141,28 @@ def test_any_number_of_groups_that_no_reservation_helps_leave_half_of_the_time()
     holders = [reserved(reservations, jobs, now) for now in range(0, 200_000, 100)]
     assert 0.4 < sum(map(bool, holders)) / len(holders) < 0.52  # seen every 100 ms, a reservation ends one look late
     assert len(set(holders) - {""}) == 17, "each time another one"
+
+
+def test_requests_that_are_cancelled_during_their_reservation_leave_half_of_the_time_too() -> None:
+    """Of 50 requests each is cancelled 5 s after it got a reservation."""
+    reservations = Reservations(cluster(leaf_spine(2, 2, 1)), 1_000)
+    jobs = [PendingJob(request(f"j{number}", 30, 3), number, 0) for number in range(50)]
+    holders = []
+    for now in range(0, 200_000, 100):
+        holders.append(reserved(reservations, jobs, now))
+        held = reservations.current
+        if held is not None and now - held.since_ms >= 5_000:
+            jobs = [job for job in jobs if job.request.job != held.group[0]]
+    assert 0.4 < sum(map(bool, holders)) / len(holders) < 0.52
+
+
+def test_after_a_start_the_next_group_gets_a_reservation_at_once() -> None:
+    resources = cluster(leaf_spine(2, 2, 1))
+    reservations = Reservations(resources, 1_000)
+    jobs = [PendingJob(request(name, 30, 3), number, 0) for number, name in enumerate("ab")]
+    assert reserved(reservations, jobs, 1_001) == "a"
+    start(resources, jobs[0])
+    assert reserved(reservations, jobs, 1_101) == "b"
 
 
 def test_groups_for_which_there_are_too_few_switches_delay_no_round_and_no_other_group(

@@ -87,7 +87,8 @@ class Answers:
             wire.NodeLine(
                 node=node.name, switch=node.switch, gpus=node.gpus, free=len(free.get(node.name, ())),
                 is_ready=node.is_ready, reason=node.reason[:400],
-                unaccounted=shell.unaccounted.reported.get(node.name, 0), remedy=shell.remedies.get(node.name, ""),
+                unaccounted=shell.unaccounted.reported.get(node.name, 0),
+                remedy=shell.remedies[node.name] if node.name in shell.unaccounted.reported else "",
             )
             for node in workload.nodes[:_MOST_NODES]
         ]  # fmt: skip

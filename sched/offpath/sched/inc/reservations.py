@@ -10,7 +10,7 @@ The paper has no reservations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,9 +21,10 @@ from offpath.sched.inc.resources import Resources
 RESERVE_MS: Final = 10_000
 """A group waits so long before switches are kept for it, and they are kept for at most `_TIMES` as long."""
 _TIMES: Final = 6
-"""After each reservation in vain the group waits so many times as long as before, but at most `_MOST_WAITS` as long: a
-group that no reservation helps takes room from others for a seventh of the time at most. And nobody has one for as long
-as that one lasted: many such groups, of one tenant or of several, leave half of the time."""
+"""After each reservation that ends without its start the group waits so many times as long as before, but at most
+`_MOST_WAITS` as long: such a group takes room from others for a seventh of the time at most. Then nobody has a
+reservation for as long as that one lasted, also if its request was cancelled: many such groups, of one tenant or of
+several, leave half of the time."""
 _MOST_WAITS: Final = 36
 _MOST_LOOKS: Final = 4
 """In one round switches are sought for so many groups: each look reads all switches."""
@@ -31,10 +32,12 @@ _MOST_LOOKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """``nodes``: switches where only ``group`` and other groups of its job get places, until ``until_ms``."""
+    """``nodes``: switches where only ``group`` and other groups of its job get places, from ``since_ms`` to
+    ``until_ms``."""
 
     group: GroupId
     nodes: frozenset[int]
+    since_ms: int
     until_ms: int
 
 
@@ -60,13 +63,8 @@ class Reservations:
         self._waits = {
             name: self._waits.get(name, _Wait(job.submitted_ms, self._wait_ms)) for name, (job, _) in waiting.items()
         }
-        held = self.current
-        if held is not None and held.group in waiting:
-            if now_ms > held.until_ms:
-                self._delay(held.group, now_ms)
-                self._none_until_ms = now_ms + _TIMES * self._wait_ms
-            elif not held.nodes & self._resources.lost:
-                return
+        if self.current is not None and self._goes_on(self.current, waiting, now_ms):
+            return
         self.current = None
         if now_ms < self._none_until_ms:
             return
@@ -74,9 +72,20 @@ class Reservations:
         for name in sorted(due, key=lambda each: self._waits[each].since_ms)[:_MOST_LOOKS]:
             nodes = self._chosen(*waiting[name])
             if nodes:
-                self.current = Reservation(name, nodes, now_ms + _TIMES * self._wait_ms)
+                self.current = Reservation(name, nodes, now_ms, now_ms + _TIMES * self._wait_ms)
                 return
             self._delay(name, now_ms)
+
+    def _goes_on(self, held: Reservation, waiting: Container[GroupId], now_ms: int) -> bool:
+        """False: it has ended, by the group's start, its time, a cancelled request or a lost switch."""
+        is_waiting = held.group in waiting
+        if is_waiting and now_ms <= held.until_ms:
+            return not held.nodes & self._resources.lost
+        if is_waiting:
+            self._delay(held.group, now_ms)
+        if is_waiting or not self._resources.is_running(held.group):
+            self._none_until_ms = now_ms + now_ms - held.since_ms
+        return False
 
     def _delay(self, group: GroupId, now_ms: int) -> None:
         wait_ms = min(self._waits[group].wait_ms * _TIMES, self._wait_ms * _MOST_WAITS)

@@ -152,9 +152,9 @@ class Shortcuts:
         for (is_inc, _), by_cost in due.items():
             table = self._classes.on_switches if is_inc else self._classes.servers
             step = max(1, _BLOCK // max(1, table.nodes))
-            alike_ = list(by_cost.values())
-            for at in range(0, len(alike_), step):
-                self._choose(table, alike_[at : at + step])
+            rows = list(by_cost.values())
+            for at in range(0, len(rows), step):
+                self._choose(table, rows[at : at + step])
 
     def _choose(self, table: Table, due: Sequence[Sequence[_Due]]) -> None:
         """Of groups of one kind; near all of them something runs, or near none. ``due``: groups for which every place
