@@ -35,7 +35,7 @@ def test_a_switch_dies_and_its_tasks_fall_back_while_the_service_goes_on() -> No
         assert service["wrong"] == 0
         assert all(phase["reads"] and phase["writes"] for phase in service["phases"])
     on_switches = made["service"][0]["phases"][1]
-    assert on_switches["hits"] > on_switches["reads"] / 2
+    assert on_switches["hits"] > on_switches["due"] / 2
 
 
 def test_the_demo_offers_every_engine_that_can_be_started_here() -> None:
@@ -63,6 +63,29 @@ def shown(where: str) -> Shown:
         of=1, service="cache", state="running", address="", reason="only",
     )  # fmt: skip
     return Shown(request=line, where="", tasks=[task], reasons={}, waits={}, stores={}, history=[], next=0)
+
+
+@pytest.mark.parametrize(
+    ("composite", "reads", "writes", "hits", "fault", "expected"),
+    [
+        ("cache", 8, 3, 0, "", False),  # the leases ended before the reads
+        ("cache", 8, 3, 1, "", True),
+        ("locks", 8, 3, 0, "", True),
+        ("locks", 0, 3, 0, "", False),
+        ("locks", 8, 0, 0, "", False),
+        ("cache", 0, 0, 0, "no answer", True),
+    ],
+)
+def test_a_phase_lasts_until_a_client_is_served(
+    composite: str, reads: int, writes: int, hits: int, fault: str, expected: bool
+) -> None:
+    client = Client("shop", composite, "/none")
+    client.fault = fault
+    client.phases[-1].reads, client.phases[-1].writes, client.phases[-1].hits = reads, writes, hits
+    assert client.is_served is expected
+    client.mark("next")
+    assert client.is_served is bool(fault)
+    client.close()
 
 
 def test_the_report_names_what_did_not_happen() -> None:

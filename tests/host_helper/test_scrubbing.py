@@ -37,9 +37,9 @@ def _nothing_is_left() -> Iterator[None]:
     assert (os.listdir("/proc/self/fd"), children()) == before
 
 
-def children() -> str:
-    """Pids of this process's children, ended ones too."""
-    return " ".join(each.read_text() for each in Path("/proc/self/task").glob("*/children"))
+def children() -> list[int]:
+    """Pids of this process's children, ended ones too; whichever of its threads started them, or have ended since."""
+    return sorted(int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split())
 
 
 def scrubbed(act: Callable[[], int], **options: Any) -> int:

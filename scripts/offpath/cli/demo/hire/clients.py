@@ -9,19 +9,23 @@ from typing import Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.cli.inc_values import Values
+from offpath.dpu_daemon.switch.inc.store import LEASE_NS
 
 KEYS: Final = 24
 _READS_PER_WRITE: Final = 4
 _PAUSE_S: Final = 0.004
+_LEASE_S: Final = LEASE_NS / 1e9
 
 
 @dataclass(slots=True)
 class Phase:
-    """Answers between two marks. ``flavors``: implementations that answered."""
+    """Answers between two marks. ``due``: reads that a cache had to answer, as the lease of their key had not ended;
+    on a busy machine few. ``flavors``: implementations that answered."""
 
     name: str
     reads: int = 0
     writes: int = 0
+    due: int = 0
     hits: int = 0
     longest_ms: float = 0.0
     flavors: set[str] = field(default_factory=set)
@@ -34,6 +38,7 @@ class Client(threading.Thread):
     def __init__(self, request: str, composite: str, runtime_dir: str) -> None:
         super().__init__(name=f"client-{request}-{composite}", daemon=True)
         self.request, self.composite = request, composite
+        self._is_cache = composite == "cache"
         self._values = Values(request, composite, runtime_dir)
         self._ended = threading.Event()
         self._prefix = f"{composite[:6]}-"
@@ -42,11 +47,19 @@ class Client(threading.Thread):
         self.fault = ""
         self._acked = dict.fromkeys(range(KEYS), -1)
         self._sent = dict.fromkeys(range(KEYS), -1)
+        self._kept_until = dict.fromkeys(range(KEYS), 0.0)
 
     @property
     def flavor(self) -> str:
         """The implementation that answered last; empty: a store, without its cache."""
         return self._values.flavor
+
+    @property
+    def is_served(self) -> bool:
+        """In this phase a read and a write were answered and, by a cache, a read from its memory. Or it has failed."""
+        phase = self.phases[-1]
+        has_hit = phase.hits > 0 or not self._is_cache
+        return bool(self.fault) or (phase.reads > 0 and phase.writes > 0 and has_hit)
 
     def mark(self, name: str) -> None:
         """A new phase begins."""
@@ -69,10 +82,15 @@ class Client(threading.Thread):
                 phase = self.phases[-1]
                 if number % (_READS_PER_WRITE + 1) == 0:
                     self._write(key, number)
+                    self._kept_until[key] = began + _LEASE_S
                     phase.writes += 1
                 else:
-                    phase.hits += self._read(key)
+                    hit = self._read(key)
+                    phase.due += self._is_cache and time.monotonic() < self._kept_until[key]
+                    phase.hits += hit
                     phase.reads += 1
+                    if not hit:
+                        self._kept_until[key] = began + _LEASE_S
                 phase.longest_ms = max(phase.longest_ms, (time.monotonic() - began) * 1e3)
                 phase.flavors.add(self.flavor)
                 number += 1

@@ -54,7 +54,7 @@ def _service(client: Client) -> dict[str, Any]:
     return {
         "request": client.request, "composite": client.composite, "wrong": len(client.wrong),
         "phases": [
-            {"phase": each.name, "reads": each.reads, "writes": each.writes, "hits": each.hits,
+            {"phase": each.name, "reads": each.reads, "writes": each.writes, "due": each.due, "hits": each.hits,
              "longest_ms": round(each.longest_ms, 1), "flavors": sorted(each.flavors)}
             for each in client.phases
         ],
