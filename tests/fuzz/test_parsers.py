@@ -3,29 +3,28 @@ what was sent. `tests.fuzz.engine` judges each input; here are the counts."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import json
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from offpath.bindings.wire import control, fields, frames, negotiating
+from offpath.bindings.wire import control, fields, negotiating
 
 from ..bindings.wire.test_protocol_doc import TABLES
 from ..conftest import SIZE
 from ..support.evidence import keep
-from ..support.processes import quickest
+from ..support.processes import BOUND_S, quickest
+from ..support.sources import ROOT
 from .engine import CORPUS, Case, corpus, judge, search
+from .growth import MOST_GROWTH, PAUSE_S, TRIES, Measured, growth, least_ns
 from .target import Target
 from .targets import targets
 
 INPUTS = {"quick": 2_000, "ci": 20_000, "full": 1_000_000}[SIZE]
 SEED = 20_261_121
-MOST_GROWTH = 16.0 * 4
-"""Of the time, for 16 times the bytes."""
 NAMES = sorted(path.stem for path in CORPUS.glob("*.jsonl"))
 
 
@@ -86,91 +85,36 @@ def test_a_search_finds_nothing_to_report(
     assert set(report.outcomes) == (known[name].codes or {"config"}) | {"accepted"}
 
 
-def longest(name: str) -> Iterator[Callable[[int], Case]]:
-    """Ways to fill ``n`` bytes of a parser that takes long input, each made to cost as much as it can."""
-    if name == "frame_reader":
-        yield lambda n: Case(b"\1\0\0\0x" * (n // 5))
-        yield lambda n: Case(b"\1\0\0\0x" * (n // 5), (1,) * n)
-        yield lambda n: Case((n - 4).to_bytes(4, "little") + bytes(n - 4), (1,) * n)
-        return
-    for body in (b"[", b'{"a":', b'"\\u0000', b"1", b'{"kind":', b"[{},", b" ", b"\xff", b'"', b"\\", b"1e9"):
-        yield lambda n, body=body: Case(body * (n // len(body)))
-    for start, unit, end in (
-        (b'{"kind":"hello",', b'"%x":0,', b'"slots":1}'),
-        (b'{"kind":"kernels","kernels":[', b"{},", b"{}]}"),
-        (b'{"kind":"kernels","kernels":[{', b'"%x":0,', b'"name":1}]}'),
-        (b'{"kind":"host_welcome","generation":1,"kernel_ids":{', b'"%x":[],', b'"a":1}}'),
-        (
-            b'{"kind":"lane_ready","lease":1,"lane":0,"generation":1,"landing_bytes":1,"export":{',
-            b'"%x":[],',
-            b'"a":1}}',
-        ),
-        (b'{"kind":"helper_hello","name":"a","pid":1,"gpu_count":1,"kernels":[', b"{},", b"{}]}"),
-        (b'{"kind":"goodbye","token":"', b"t", b'"}'),
-        (b'{"kind":"agent_report","term":1,"states":[', b"{},", b"{}]}"),
-        (b'{"kind":"new_epoch","epoch":{', b'"%x":[],', b'"a":1}}'),
-        (b'{"kind":"job_submit","job":"a","on":[', b'"h",', b'"h"]}'),
-        (b'{"kind":"inc_submit","name":"a","tenant":"t","composite":[', b"{},", b"{}]}"),
-        (b'{"kind":"inc_submit","name":"a","tenant":"t","composite":[{"demand":{', b'"%x":[],', b'"a":1}}]}'),
-        (b'{"kind":"start","identity":"a","features":[', b"{},", b"{}]}"),
-        (b'{"kind":"status","counters":{', b'"%x":[],', b'"a":1}}'),
-        (b'{"kind":"configure","epoch":1,"stores":[', b"{},", b"{}]}"),
-        (b'{"kind":"load","entries":[', b"{},", b"{}]}"),
-        (b'{"kind":"entries","entries":[', b"{},", b"{}]}"),
-    ):
-        yield lambda n, start=start, unit=unit, end=end: filled(start, unit, end, n)
-
-
-def filled(start: bytes, unit: bytes, end: bytes, most: int) -> Case:
-    """As many units as fit, numbered where they want to be."""
-    parts, length = [start, end], len(start) + len(end)
-    number = 0
-    while length < most:
-        part = unit % number if b"%" in unit else unit
-        parts.insert(-1, part)
-        length += len(part)
-        number += 1
-    return Case(b"".join(parts)[: most + len(unit)])
-
-
-def least_ns(target: Target, case: Case) -> int:
-    """The fastest of several runs: noise only ever adds. Without the garbage collector, whose passes over this
-    process's many objects the input's own objects would trigger."""
-    if sys.gettrace() is not None:
-        pytest.skip("each line costs more while coverage is measured")
-    took = []
-    gc.disable()
-    try:
-        for _ in range(7):
-            started = time.thread_time_ns()
-            with contextlib.suppress(target.refuses):
-                target.run(case.data, case.numbers)
-            took.append(time.thread_time_ns() - started)
-    finally:
-        gc.enable()
-    return min(took)
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("control", "frame"))])
-def test_work_grows_with_the_input_and_no_faster(name: str, known: dict[str, Target]) -> None:
+def test_work_grows_with_the_input_and_no_faster(name: str, measuring: subprocess.Popen[str]) -> None:
     """Sixteen times the bytes must not cost much more than sixteen times the time; the longest legal input costs less
     than 10 ms. (One byte a chunk has the caller's own slicing in it, which is linear too.) Work that is quadratic has a
     ratio near 256 in each try; other work on the cores, which shares their caches, raises it in some."""
-    target, most = known[name], frames.MAX_FRAME_BYTES
-    for make in longest(name):
-        small, large = make(most // 16), make(most)
-        long, per_chunk = least_ns(target, large), 1_000 * len(large.numbers)
-        assert long < target.slow_ns + per_chunk, (long, large.data[:60])
-        ratio = quickest(partial(growth, target, small, large), MOST_GROWTH)
-        assert ratio < MOST_GROWTH, (ratio, large.data[:60])
+    assert measuring.stdin is not None
+    assert measuring.stdout is not None
+    print(name, file=measuring.stdin, flush=True)
+    found = [Measured(**each) for each in json.loads(measuring.stdout.readline())]
+    assert len(found) >= 3
+    for each in found:
+        assert each.took_ns < each.bound_ns, each
+        assert each.growth < MOST_GROWTH, each
 
 
-def growth(target: Target, small: Case, large: Case) -> float:
-    """The time for ``large`` by that for ``small``, measured one after the other."""
-    return least_ns(target, large) / max(least_ns(target, small), 20_000)
+@pytest.fixture(scope="module")
+def measuring() -> Iterator[subprocess.Popen[str]]:
+    """The process of `growth`."""
+    command = [sys.executable, "-m", "tests.fuzz.growth"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        try:
+            yield child
+        finally:
+            child.communicate(timeout=BOUND_S)
+    assert child.returncode == 0
 
 
 def test_work_that_is_quadratic_is_found() -> None:
+    skip_if_traced()
+
     def run(data: bytes, numbers: tuple[int, ...]) -> None:
         for at in range(len(data)):
             sum(data[:at])
@@ -181,9 +125,16 @@ def test_work_that_is_quadratic_is_found() -> None:
 
 
 def test_the_longest_list_a_welcome_may_hold_is_checked_in_time(known: dict[str, Target]) -> None:
+    skip_if_traced()
     kernels = [
         negotiating.KernelInfo(name="k" * 64, kernel_id=n, demand=14, is_emulated=None)
         for n in range(fields.MAX_KERNELS)
     ]
     body = control.encode(negotiating.Kernels(kernels=kernels))
-    assert least_ns(known["control_to_requester"], Case(body)) < 10_000_000
+    target = known["control_to_requester"]
+    assert quickest(partial(least_ns, target, Case(body)), 10_000_000, TRIES, PAUSE_S) < 10_000_000
+
+
+def skip_if_traced() -> None:
+    if sys.gettrace() is not None:
+        pytest.skip("each line costs more while coverage is measured")

@@ -34,13 +34,15 @@ def until(claim: Callable[[], Any], bound_s: float = BOUND_S) -> Any:
     return got
 
 
-def quickest(seconds: Callable[[], float], bound_s: float) -> float:
-    """The least of three tries, or the first below ``bound_s``: other work on the cores may delay some, not all."""
-    least = seconds()
-    for _ in range(2):
-        if least < bound_s:
+def quickest(measure: Callable[[], float], bound: float, tries: int = 3, pause_s: float = 0.0) -> float:
+    """The least of so many tries, or the first below ``bound``: other work on the cores may delay some, not all. With a
+    pause between the tries the other work may end."""
+    least = measure()
+    for _ in range(tries - 1):
+        if least < bound:
             break
-        least = min(least, seconds())
+        time.sleep(pause_s)
+        least = min(least, measure())
     return least
 
 
