@@ -110,7 +110,7 @@ class StreamListener:
         writer: asyncio.StreamWriter | None = None
         try:
             reader = asyncio.StreamReader(limit=self._limit, loop=self._loop)
-            protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+            protocol = _Stream(reader, loop=self._loop)
             timeout_s = HANDSHAKE_S if self.context is not None else None
             try:
                 transport, _ = await self._loop.connect_accepted_socket(
@@ -119,7 +119,7 @@ class StreamListener:
             except OSError:  # it disconnected or its handshake failed: no reply is possible
                 sock.close()
                 return
-            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            writer = protocol.writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
             self._keys[writer] = key
             await self._converse(reader, writer)
         except asyncio.CancelledError:
@@ -129,6 +129,28 @@ class StreamListener:
             self._waiting.remove(key)
             if writer is not None:
                 del self._keys[writer]
+
+
+class _Stream(asyncio.StreamReaderProtocol):
+    """Its conversation learns of a lost connection by reading or writing, and does not wait for the connection's end:
+    the fault is taken here, or the loop would report it as one that nobody has seen."""
+
+    writer: asyncio.StreamWriter | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Before there is a conversation, a fault is an end like others."""
+        super().connection_lost(exc if self.writer is not None else None)
+        if self.writer is not None:
+            with contextlib.suppress(StopIteration, OSError):
+                self.writer.wait_closed().send(None)  # it has ended, so nothing waits
+            self.writer = None
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a connection to a server; what was not sent yet is dropped. A fault of the connection is no news here."""
+    writer.transport.abort()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def prime() -> None:

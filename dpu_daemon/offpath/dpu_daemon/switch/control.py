@@ -20,7 +20,7 @@ from offpath.bindings.ina.address import parse_address
 from offpath.bindings.sockets import peer_credentials
 from offpath.bindings.wire import document
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.dpu_daemon.ingress.streams import StreamListener
+from offpath.dpu_daemon.ingress.streams import StreamListener, hang_up
 from offpath.dpu_daemon.listening.accepting import Unidentified
 from offpath.dpu_daemon.switch.switch import Switch, listen
 from offpath.sched.ina.protocol.records import Permission, RecordError, permission_from_data, permission_to_data
@@ -264,4 +264,4 @@ class SwitchControl:
             await writer.drain()
             return await _one(reader)
         finally:
-            writer.close()
+            await hang_up(writer)

@@ -14,6 +14,7 @@ from offpath.bindings.errors import ControlError, FrameError, OffpathError
 from offpath.bindings.wire import control
 from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.ingress.streams import hang_up
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.dpu_daemon.switch.inc.packets import CONTROLLED, TOKEN_BYTES, DatagramInvalid, address_of, controlled
 from offpath.dpu_daemon.switch.inc.packets import control as datagram
@@ -50,7 +51,7 @@ async def query_switch(path: str, request: messages.ToSwitch, wanted: type[_R]) 
         raise LinkAway(f"switch at {path}: {fault or 'no answer'}") from None
     finally:
         if writer is not None:
-            writer.close()
+            await hang_up(writer)
 
 
 def _checked(replies: TypeAdapter[Any], body: bytes, wanted: type[_R]) -> _R | Fault:
