@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire.inc_admin import RequestLine, Shown, TaskLine
-from offpath.cli.demo.hire import cluster, command, report
+from offpath.cli.demo.hire import clients, cluster, command, report
 from offpath.cli.demo.hire.clients import Client
 from offpath.cli.demo.hire.story import SERVED, VICTIM, Told, requests
 from offpath.cli.local import engines
@@ -86,6 +88,55 @@ def test_a_phase_lasts_until_a_client_is_served(
     client.mark("next")
     assert client.is_served is bool(fault)
     client.close()
+
+
+class Answers:
+    """Of a cache: each takes ``took_s`` of ``clock``; a read is a hit if ``is_hit``. After so many it ends."""
+
+    flavor = "server"
+
+    def __init__(self, took_s: float, *, is_hit: bool) -> None:
+        self.counts, self.now_s, self.left = SimpleNamespace(hits=0), 0.0, 20
+        self._took_s, self._is_hit, self._value = took_s, is_hit, b""
+
+    def put(self, key: str, value: bytes) -> None:
+        self._answer()
+        self._value = value
+
+    def get(self, key: str) -> tuple[bytes]:
+        self._answer()
+        self.counts.hits += self._is_hit
+        return (self._value,)
+
+    def _answer(self) -> None:
+        if not self.left:
+            raise PeerGone("over")
+        self.left, self.now_s = self.left - 1, self.now_s + self._took_s
+
+
+@pytest.mark.parametrize(
+    ("composite", "took_s", "is_hit", "due"),
+    [
+        ("cache", 0.01, True, 16),
+        ("cache", 0.01, False, 16),  # a cache that never hits is not excused
+        ("cache", 0.2, True, 4),  # after a write at 0, reads are answered at 0.4, 0.6 …
+        ("cache", 0.6, False, 0),
+        ("locks", 0.01, True, 0),
+    ],
+)
+def test_reads_are_due_from_a_cache_while_the_lease_of_their_key_lasts(
+    monkeypatch: pytest.MonkeyPatch, composite: str, took_s: float, is_hit: bool, due: int
+) -> None:
+    client, answers = Client("shop", composite, "/none"), Answers(took_s, is_hit=is_hit)
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "_values", answers)
+        patched.setattr(clients.time, "monotonic", lambda: answers.now_s)
+        patched.setattr(clients.time, "sleep", lambda _: None)
+        client.run()
+    client.close()
+    assert (client.fault, client.wrong) == ("over", [])
+    phase = client.phases[-1]
+    assert (phase.writes, phase.reads, phase.hits, phase.due) == (4, 16, 16 * is_hit, due)
 
 
 def test_the_report_names_what_did_not_happen() -> None:

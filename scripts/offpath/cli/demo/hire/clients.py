@@ -55,11 +55,15 @@ class Client(threading.Thread):
         return self._values.flavor
 
     @property
-    def is_served(self) -> bool:
-        """In this phase a read and a write were answered and, by a cache, a read from its memory. Or it has failed."""
+    def is_heard(self) -> bool:
+        """In this phase a read and a write were answered. Or it has failed."""
         phase = self.phases[-1]
-        has_hit = phase.hits > 0 or not self._is_cache
-        return bool(self.fault) or (phase.reads > 0 and phase.writes > 0 and has_hit)
+        return bool(self.fault) or (phase.reads > 0 and phase.writes > 0)
+
+    @property
+    def is_served(self) -> bool:
+        """It is heard and, by a cache, a read was answered from its memory. Or it has failed."""
+        return self.is_heard and (bool(self.fault) or not self._is_cache or self.phases[-1].hits > 0)
 
     def mark(self, name: str) -> None:
         """A new phase begins."""
