@@ -42,8 +42,9 @@ def pages(turn: Callable[[Any], Any], first: Any) -> Iterator[Any]:
 def job_text(job: ina_admin.InaJobLine) -> str:
     """A job in two lines."""
     tree = f"may use {job.tree}" if job.tree else "without a tree"
+    only = "" if job.switches is None else f", restricted to {', '.join(job.switches) or 'no switches'}"
     return (
-        f"job {job.job}: {job.state}, {tree}\n"
+        f"job {job.job}: {job.state}, {tree}{only}\n"
         f"  {job.ranks_per_host} ranks on each of {', '.join(job.hosts) or 'no hosts'}; {job.ranks} live;"
         f" since {job.age_ms / 1e3:.1f} s"
     )

@@ -28,13 +28,16 @@ class StatusRequest(_Message):
 
 
 class SubmitRequest(_Message):
-    """Submit a training job on ``hosts`` hosts, or on those named in ``on``, with ``ranks_per_host`` ranks on each."""
+    """Submit a training job on ``hosts`` hosts, or on those named in ``on``, with ``ranks_per_host`` ranks on each.
+    ``switches``: its tree may use only these; none of them: it gets no tree for now; null: any. A job with switches may
+    be submitted again, with other hosts and switches."""
 
     kind: Literal["job_submit"] = "job_submit"
     job: JobName
     hosts: Annotated[int, Field(ge=0, le=65_536)] = 0
     on: Annotated[list[Host], Field(max_length=4096)] = []
     ranks_per_host: Annotated[int, Field(ge=1, le=1024)] = 1
+    switches: Annotated[list[Host], Field(max_length=1024)] | None = None
 
 
 class JobsRequest(_Message):
@@ -134,7 +137,7 @@ class ControllerStatus(_Message):
 
 class InaJobLine(_Message):
     """A job. ``state``: waiting (no rank was seen), running, ended, cancelled. ``environment``: variables for its
-    training code."""
+    training code. ``switches``: its tree may use only these; null: any."""
 
     job: str
     state: Name
@@ -147,6 +150,7 @@ class InaJobLine(_Message):
     root: str
     age_ms: float
     environment: dict[str, str]
+    switches: list[str] | None = None
 
 
 class InaJobs(_Message):

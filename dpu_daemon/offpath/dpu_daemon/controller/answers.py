@@ -13,6 +13,8 @@ from offpath.dpu_daemon.controller.shell import ControllerShell
 from offpath.sched.ina.protocol import events
 from offpath.sched.ina.protocol.ledger import Hold
 from offpath.sched.ina.protocol.records import Wants
+from offpath.sched.ina.sharing.layout import TreeUnusable
+from offpath.sched.ina.sharing.planner import SwitchUnknown
 
 _MS: Final = 1_000_000
 _WANTS: Final = {Wants.PLAN: "the operations that the Plan selects", Wants.ALWAYS: "every operation"}
@@ -97,15 +99,34 @@ class Answers:
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _submit(self, request: ina_admin.SubmitRequest) -> ina_admin.Reply:
         it = self._shell
-        job = it.jobs.submit(request.job, request.hosts, request.on, request.ranks_per_host, it.now_ns())
-        it.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
-        it.settle()
+        if request.switches:
+            self._check_switches(request)
+        job = it.jobs.submit(
+            request.job, request.hosts, request.on, request.ranks_per_host, it.now_ns(), request.switches
+        )
+        it.planner.restrict(job.name, job.switches)
+        if not job.ranks:  # the hosts of live ranks are known better
+            it.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
+        it.plan_again()
         return self._job(job.name)
+
+    def _check_switches(self, request: ina_admin.SubmitRequest) -> None:
+        """Raises: JobRefused."""
+        for host in request.on:
+            if not self._shell.agents.is_host(host):
+                raise JobRefused("unknown_host", f"the topology has no host named {host!r:.80}")
+        try:
+            self._shell.planner.check_switches(request.on, request.switches or ())
+        except SwitchUnknown as fault:
+            raise JobRefused("unknown_switch", str(fault)) from None
+        except TreeUnusable as fault:
+            raise JobRefused("no_tree", str(fault)) from None
 
     def _cancel(self, name: str) -> ina_admin.Reply:
         job = self._shell.jobs.cancel(name)
         self._shell.dispatch(events.JobEnded(name))
         self._shell.settle()
+        self._shell.planner.restrict(name, job.switches if self._shell.jobs.knows(name) else None)
         return ina_admin.InaJob(job=self._line(job), ranks=[], reasons=list(job.reasons))
 
     def _jobs(self, request: ina_admin.JobsRequest) -> ina_admin.InaJobs:
@@ -138,7 +159,7 @@ class Answers:
             ranks=len(job.ranks), incarnation=job.incarnation, stamp=granted[0].stamp if granted is not None else 0,
             tree=granted[1].tree.name if granted is not None else "",
             root=granted[1].tree.root if granted is not None else "", age_ms=(it.now_ns() - job.since_ns) / _MS,
-            environment=environment,
+            environment=environment, switches=None if job.switches is None else list(job.switches),
         )  # fmt: skip
 
     def _explain(self, name: str) -> ina_admin.InaExplanation:

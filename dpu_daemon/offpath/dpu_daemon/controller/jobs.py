@@ -32,7 +32,8 @@ class JobRefused(RequestRefused):
 
 @dataclass(slots=True)
 class Job:
-    """``hosts``: names, in rank order. ``is_submitted``: by an operator; False: discovered through reports."""
+    """``hosts``: names, in rank order. ``is_submitted``: by an operator; False: discovered through reports.
+    ``switches``: its tree may use only these; None: any."""
 
     name: str
     hosts: tuple[str, ...]
@@ -40,6 +41,7 @@ class Job:
     since_ns: int
     reasons: tuple[str, ...] = ()
     is_submitted: bool = True
+    switches: tuple[str, ...] | None = None
     incarnation: int = 0
     ranks: dict[int, str] = field(default_factory=dict)
     """Live ranks and their hosts."""
@@ -95,11 +97,19 @@ class Jobs:
         return job
 
     # -- operators ------------------------------------------------------------------------------------------------
-    def submit(self, name: str, hosts: int, on: Sequence[str], ranks_per_host: int, now_ns: int) -> Job:
-        """Admit and place a job. Raises: JobRefused."""
+    def submit(
+        self, name: str, hosts: int, on: Sequence[str], ranks_per_host: int, now_ns: int,
+        switches: Sequence[str] | None = None,
+    ) -> Job:  # fmt: skip
+        """Admit and place a job. One that is known with ``switches``, or was discovered on some of the hosts ``on``, may
+        be submitted again with ``switches``: hosts and switches are then replaced. Raises: JobRefused."""
+        if switches is not None and not on:
+            raise JobRefused("hosts", "a job that is restricted to switches needs the names of its hosts")
         known = self._jobs.get(name)
         if known is not None and known.state in ("waiting", "running"):
-            raise JobRefused("job_exists", f"{name} is {known.state}")
+            if switches is None or not _may_be_replaced(known, on):
+                raise JobRefused("job_exists", f"{name} is {known.state}")
+            return self._replace(known, on, ranks_per_host, switches)
         if len(self._jobs) >= _MOST_JOBS:
             raise JobRefused("jobs", f"the limit of {_MOST_JOBS} jobs is reached")
         if bool(hosts) is bool(on):
@@ -114,16 +124,26 @@ class Jobs:
                 raise JobRefused("no_room", "; ".join(decision.reasons)[:400])
             chosen, reasons = tuple(self._topology.names[host] for host in decision.hosts), decision.reasons
         job = self._jobs[name] = Job(name, chosen, ranks_per_host, now_ns, reasons)
+        job.switches = None if switches is None else tuple(switches)
         if known is not None:
             job.cancelled = known.cancelled
         self._store.job(name, _data(job))
         return job
 
-    def _cluster(self, ranks_per_host: int) -> Cluster:
-        """The cluster in which hosts without room for ``ranks_per_host`` more ranks count as busy."""
+    def _replace(self, job: Job, on: Sequence[str], ranks_per_host: int, switches: Sequence[str]) -> Job:
+        """Raises: JobRefused: nothing changes."""
+        hosts = self._named(on, self._cluster(ranks_per_host, without=job.name))
+        job.hosts, job.ranks_per_host, job.switches = hosts, ranks_per_host, tuple(switches)
+        job.is_submitted, job.reasons = True, ("its submitter chose the hosts",)
+        self._store.job(job.name, _data(job))
+        return job
+
+    def _cluster(self, ranks_per_host: int, without: str = "") -> Cluster:
+        """The cluster in which hosts without room for ``ranks_per_host`` more ranks count as busy. ``without``: a job
+        that takes no room."""
         taken: Counter[str] = Counter()
         for job in self._jobs.values():
-            if job.state in ("waiting", "running"):
+            if job.state in ("waiting", "running") and job.name != without:
                 taken.update(dict.fromkeys(job.hosts, job.ranks_per_host))
         full = [
             number for name, number in self._topology.host_numbers.items()
@@ -146,6 +166,7 @@ class Jobs:
         """Stop serving the job unless a new incarnation starts; a job that never ran is removed. Raises: JobRefused."""
         job = self.get(name)
         job.cancelled = job.incarnation
+        job.switches = job.switches and ()  # no later incarnation may use what its submitter has released
         if job.incarnation:
             self._store.job(name, _data(job))
         else:
@@ -243,9 +264,12 @@ class Jobs:
             self._store.job(job.name, _data(job))
 
     def over(self, now_ns: int) -> tuple[str, ...]:
-        """Jobs that have ended for good; this call removes them."""
+        """Jobs that have ended for good; this call removes them. One with ``switches`` stays until it is cancelled, so
+        that ranks which start again later do not use others."""
         found = [
-            job.name for job in self._jobs.values() if job.ended_ns is not None and now_ns >= job.ended_ns + REST_NS
+            job.name for job in self._jobs.values()
+            if job.ended_ns is not None and now_ns >= job.ended_ns + REST_NS
+            and (job.switches is None or job.cancelled is not None)
         ]  # fmt: skip
         for name in found:
             self._counts.subtract(self._jobs[name].ranks.values())
@@ -254,11 +278,16 @@ class Jobs:
         return tuple(found)
 
 
+def _may_be_replaced(job: Job, on: Sequence[str]) -> bool:
+    """A job that was discovered belongs to the submitter that names all its hosts."""
+    return job.switches is not None or (not job.is_submitted and set(job.hosts) <= set(on))
+
+
 def _data(job: Job) -> dict[str, Any]:
     return {
         "name": job.name, "hosts": list(job.hosts), "ranks_per_host": job.ranks_per_host,
         "is_submitted": job.is_submitted, "reasons": list(job.reasons), "cancelled": job.cancelled,
-        "incarnation": job.incarnation,
+        "incarnation": job.incarnation, "switches": None if job.switches is None else list(job.switches),
     }  # fmt: skip
 
 
@@ -274,5 +303,9 @@ def _remembered(data: dict[str, Any], now_ns: int) -> Job | None:
             job = Job(name, tuple(hosts), count, now_ns, tuple(map(str, reasons)), is_submitted)
             job.incarnation = incarnation
             job.cancelled = cancelled if isinstance(cancelled, int) and 0 <= cancelled <= _MOST_INTEGER else None
+            switches = data.get("switches")
+            if not (switches is None or isinstance(switches, list) and all(isinstance(each, str) for each in switches)):
+                return None  # without its restriction it might use switches that others have
+            job.switches = None if switches is None else tuple(switches)
             return job
     return None

@@ -101,6 +101,7 @@ class ControllerShell:
         for host in self.trust.quarantined:
             self.dispatch(events.HostQuarantined(host))
         for job in self.jobs.known():
+            self.planner.restrict(job.name, job.switches)
             self.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
         for host in self.agents.hosts:
             self.dispatch(events.AgentUp(host))
@@ -172,6 +173,7 @@ class ControllerShell:
         for job in self.jobs.over(self.now_ns()):
             logger.info("job %s has ended", job, extra={"code": "job_over"})
             self.tracking.forget(job)
+            self.planner.restrict(job, None)
             self.dispatch(events.JobEnded(job))
         if self._is_changed:
             self._is_changed = False

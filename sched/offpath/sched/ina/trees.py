@@ -10,6 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
 from offpath.sched.topology.graph import Topology
@@ -96,8 +97,37 @@ def roots(topology: Topology, hosts: Sequence[int]) -> list[int]:
     return [switch for switch in found if topology.level[switch] == lowest]
 
 
-def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
-    """The tree of ``root``, which must be above all ``hosts``."""
+def within(topology: Topology, hosts: Sequence[int], allowed: Collection[int]) -> tuple[Tree, ...]:
+    """All trees that use only ``allowed`` switches, ordered by root: those with a root in the lowest layer that has one
+    above all ``hosts``. Empty for a job of one host."""
+    if len(hosts) < 2:
+        return ()
+    usable = set(allowed)
+    found: dict[int, list[Tree]] = {}
+    for root in sorted(usable):
+        reaching = _reaching(topology, root, usable)
+        if all(any(leaf in reaching for leaf, _ in topology.up[host]) for host in hosts):
+            found.setdefault(topology.level[root], []).append(build(topology, hosts, root, reaching))
+    if not found:
+        if roots(topology, hosts):
+            return ()
+        return tuple(each for each in _across(topology, hosts, None, Random(0)) if usable.issuperset(each.switches))
+    return tuple(found[min(found)])
+
+
+def _reaching(topology: Topology, root: int, allowed: Collection[int]) -> set[int]:
+    """The root, and the allowed switches below it with a way up to it over allowed switches."""
+    reaching = {root}
+    below = [each for each in allowed if topology.level[each] < topology.level[root]]
+    for switch in sorted(below, key=lambda each: -topology.level[each]):
+        if any(parent in reaching for parent, _ in topology.up[switch]):
+            reaching.add(switch)
+    return reaching
+
+
+def build(topology: Topology, hosts: Sequence[int], root: int, only: Collection[int] | None = None) -> Tree:
+    """The tree of ``root``, which must be above all ``hosts``. ``only``: over these switches, each of which has a way
+    to the root over others of them; None: over any."""
     above, first, level, up = topology.above, topology.hosts, topology.level, topology.up
     bit = 1 << (root - first)
     switches: set[int] = {root}
@@ -106,7 +136,11 @@ def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
 
     def climb(node: int) -> int:
         """Return the link to the parent, which is added to the tree."""
-        ways = [(parent not in switches, parent, link) for parent, link in up[node] if above[parent - first] & bit]
+        ways = [
+            (parent not in switches, parent, link)
+            for parent, link in up[node]
+            if above[parent - first] & bit and (only is None or parent in only)
+        ]
         _, parent, link = min(ways)
         if parent not in switches:
             switches.add(parent)

@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--on", metavar="HOST,…", help="these hosts, in the order of ranks")
     which.add_argument("--gpus", type=int, metavar="N", help="number of GPUs, chosen by the job manager")
     parser.add_argument("--ranks-per-host", type=int, default=1, metavar="R", help="processes on each (%(default)s)")
+    parser.add_argument(
+        "--switch", metavar="NAME,…", help="with --on: its tree may use only these switches; again: these from now on"
+    )
     on_gpus = parser.add_argument_group("with --gpus; the command that is started on each node follows after --")
     manager_client.add_job_arguments(on_gpus)
     on_gpus.add_argument(
@@ -38,6 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     request = admin_client.request(
         ina_admin.SubmitRequest, job=arguments.name, hosts=arguments.hosts or 0,
         on=arguments.on.split(",") if arguments.on else [], ranks_per_host=arguments.ranks_per_host,
+        switches=arguments.switch.split(",") if arguments.switch else None,
     )  # fmt: skip
     with controller_client.client(arguments.runtime_dir) as client:
         found = client.query(request, ina_admin.InaJob)

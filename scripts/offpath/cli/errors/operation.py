@@ -48,6 +48,12 @@ ENTRIES: Final = (
         ("not_quarantined", "the host to be released is not quarantined", "`offpath ina hosts` lists those that are"),
         ("no_room", "not enough hosts have room for the job's ranks", "wait, request less, or raise `ranks_per_host`"),
         ("unknown_host", "the controller's topology has no such host", "compare the name with the topology"),
+        ("unknown_switch", "no aggregating switch of the controller has this name", "compare it with `[[switch]]`"),
+        (
+            "no_tree",
+            "no aggregation tree over the job's hosts exists within the switches that it may use",
+            "name a leaf switch of each host, and a switch above all of them",
+        ),
         ("unknown_mode", "unknown sharing mode of a root", "the detail lists them"),
         ("unknown_state", "unknown job state", "the detail lists them"),
         ("no_id", "the request names no job", "give a job's number, or session and request id"),

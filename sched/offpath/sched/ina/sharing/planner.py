@@ -25,7 +25,7 @@ from offpath.sched.ina.sharing.policies import (
     grouped,
     one_root,
 )
-from offpath.sched.ina.trees import Tree
+from offpath.sched.ina.trees import Tree, within
 from offpath.sched.ina.tuning import DEFAULT
 from offpath.sched.topology.graph import Topology
 
@@ -34,6 +34,10 @@ _UNKNOWN_PERCENT: Final = round(100 * DEFAULT)
 """Expectation for a job without known values."""
 _STEADY: Final = 0.2
 """A step counts as unchanged if its length changes by at most this part: a new epoch per measurement is of no use."""
+
+
+class SwitchUnknown(SchedError):
+    """A name of none of the aggregating switches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Planner:
         settings: Settings, tuner: Tuning,
     ) -> None:  # fmt: skip
         self._topology = topology
+        self._numbers = {name: number for number, name in enumerate(topology.names)}
         self._tuner = tuner
         self._trust: dict[str, int] = {}
         """In percent, by job: see `_steps`."""
@@ -82,6 +87,8 @@ class Planner:
         self._patterns: dict[tuple[str, int], patterns.Pattern] = {}
         self.plan = Plan({}, {}, {}, {})
         """The newest plan, by job name."""
+        self._only: dict[str, tuple[int, ...]] = {}
+        """Switches that a job's tree may use, by job; a job that is not here may use all."""
         self._seen: object = None
         self._assignments: Mapping[str, events.Assignment] = {}
         self._changes = 0
@@ -94,6 +101,45 @@ class Planner:
         """Use these from now on."""
         self.settings, self._sharing = settings, sharing
         self._changes += 1
+
+    # -- jobs that may use some switches only --------------------------------------------------------------------------
+    def check_switches(self, hosts: Sequence[str], switches: Sequence[str]) -> None:
+        """A tree over ``hosts`` exists within ``switches``; without switches none is needed.
+
+        Raises: SwitchUnknown: one of them does not aggregate. TreeUnusable: there is no such tree.
+        """
+        if odd := [each for each in switches if each not in self._addresses]:
+            raise SwitchUnknown(f"{odd[0]}: no aggregating switch has this name")
+        numbers = self._topology.host_numbers
+        if switches and not within(self._topology, sorted({numbers[host] for host in hosts}), self._nodes(switches)):
+            raise TreeUnusable(f"no tree over {', '.join(hosts)} exists within {', '.join(switches)}"[:400])
+
+    def restrict(self, job: str, switches: Sequence[str] | None) -> None:
+        """The job's tree uses only these switches from now on; None: any. Names that do not aggregate are no switches
+        of a tree."""
+        nodes = None if switches is None else self._nodes([each for each in switches if each in self._addresses])
+        if nodes != self._only.get(job):
+            self._changes += 1
+            if nodes is None:
+                del self._only[job]
+            else:
+                self._only[job] = nodes
+
+    def _nodes(self, switches: Sequence[str]) -> tuple[int, ...]:
+        return tuple(sorted(self._numbers[each] for each in switches))
+
+    def _trees(self, jobs: Mapping[str, tuple[int, ...]], limit: Limit) -> dict[str, Tree]:
+        """Trees of the jobs, in the order of their arrival. A restricted job keeps its tree, or gets the first that the
+        restriction leaves; normally there is one."""
+        free = {job: hosts for job, hosts in jobs.items() if job not in self._only}
+        former = {job: tree for job, tree in self.plan.trees.items() if job in free}
+        built = dict(self._builder.build(self._topology, free, former, limit)) if free else {}
+        for job in jobs.keys() - free.keys():
+            found = within(self._topology, jobs[job], self._only[job])
+            if found:
+                kept = self.plan.trees.get(job)
+                built[job] = kept if kept is not None and kept in found else found[0]
+        return {job: built[job] for job in jobs if job in built}
 
     def measured(self, job: str, incarnation: int, data: Any) -> bool:
         """Take a job's pattern as measured by its ranks; ignore invalid data. True: the pattern is now in use."""
@@ -145,9 +191,8 @@ class Planner:
                 ranks[view.job] = tuple(numbers[host] for host in view.hosts)
         jobs = {job: tuple(sorted(set(hosts))) for job, hosts in ranks.items()}
         limit = Limit(Per.SWITCH, self.settings.capacity)
-        former = {job: tree for job, tree in self.plan.trees.items() if job in jobs}
-        built = self._builder.build(topology, jobs, former, limit) if jobs else {}
-        without |= {job: "every candidate tree conflicts with several groups" for job in jobs if job not in built}
+        built = self._trees(jobs, limit)
+        without |= {job: self._why_without(job) for job in jobs if job not in built}
         trees, apart = one_root(built, limit)
         without |= apart
         laid: dict[str, events.Tree] = {}
@@ -172,6 +217,12 @@ class Planner:
             job: events.Assignment(laid[job], self._group(job, groups), share.wants, share.is_shared, steps.get(job))
             for job, share in shares.items()
         }
+
+    def _why_without(self, job: str) -> str:
+        if job not in self._only:
+            return "every candidate tree conflicts with several groups"
+        names = ", ".join(map(self.name_of, self._only[job]))
+        return f"no tree over its hosts exists within {names or 'no switches'}, to which its submitter restricts it"
 
     def _group(self, job: str, groups: Mapping[int, tuple[str, ...]]) -> str:
         """Jobs that take turns have one group; in the mode ``all`` each job is in a group of its own."""
