@@ -12,7 +12,8 @@ IncError
 │   ├── TenantUnknown      no such tenant, or its user may not submit for it
 │   ├── RequestExists      another request of that name is open
 │   ├── RequestUnknown     no request of that name
-│   └── ProgramMissing     a task on servers has nothing to run
+│   ├── ProgramMissing     a task on servers has nothing to run
+│   └── RanksMissing       a tree of switches has no servers to sum for
 ├── TemplateInvalid    a template of the store; its author should mend it
 ├── PlacementInvalid   a task started where it does not fit, or stopped where it does not run; the caller's fault
 └── FlowInvalid        a flow network that is inconsistent or has no feasible flow
@@ -73,6 +74,10 @@ class RequestUnknown(IncRefused):
 
 class ProgramMissing(IncRefused):
     """A composite's tasks on servers have neither a command nor a built-in program."""
+
+
+class RanksMissing(IncRefused):
+    """A composite that can only run as a tree of switches is connected to fewer than two tasks on servers."""
 
 
 class TemplateInvalid(IncError):

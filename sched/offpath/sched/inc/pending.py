@@ -23,7 +23,8 @@ class PendingJob:
     its tasks have ended. ``shunned``: by composite, the implementation whose choice was taken back, and when; until
     `forgive` it is not chosen again while there is another. ``holding_since_ms``: since when it holds places while
     others of its tasks wait and none starts; None if it does not. ``not_before_ms``: it stays out of the network until
-    then."""
+    then. ``aside``: groups that wait, and of which the network has nothing for now. ``sizes``: of groups whose number of
+    tasks was found only when they were placed."""
 
     request: PolyReq
     number: int
@@ -35,31 +36,47 @@ class PendingJob:
     shunned: dict[str, Decided] = field(default_factory=dict)
     holding_since_ms: int | None = None
     not_before_ms: int = 0
+    aside: frozenset[GroupId] = frozenset()
+    sizes: dict[GroupId, int] = field(default_factory=dict)
     _sorted: tuple[Flavor, dict[Status, list[TaskGroup]]] | None = None
     """The groups by status, under which active vector."""
 
     def __post_init__(self) -> None:
         self.active = self.active or self.request.active
 
+    def size(self, group: TaskGroup) -> int:
+        """All tasks of the group."""
+        return self.sizes.get(group.id, group.tasks)
+
     def waiting(self, group: TaskGroup) -> int:
         """Tasks that are still to start."""
-        return group.tasks - self.started.get(group.id, 0)
+        return self.size(group) - self.started.get(group.id, 0)
 
     def wait_ms(self, now_ms: int) -> int:
         """Since the submission."""
         return max(0, now_ms - self.submitted_ms)
 
     def materialized(self) -> list[TaskGroup]:
-        """Selected groups with tasks that wait."""
-        return [each for each in self._of(Status.SELECTED) if self.waiting(each)]
+        """Selected groups with tasks that wait, but for those ``aside``."""
+        return [each for each in self._of(Status.SELECTED) if self.waiting(each) and each.id not in self.aside]
 
     def undecided(self) -> list[TaskGroup]:
-        """Groups whose flavor is still to be chosen, without what was preempted last if something else is left."""
+        """Groups whose flavor is still to be chosen, without those ``aside``, and without what was preempted last if
+        something else is left."""
+        groups = self._of(Status.UNDECIDED)
+        if self.aside:
+            groups = [each for each in groups if each.id not in self.aside]
         if not self.shunned:
-            return list(self._of(Status.UNDECIDED))
-        return [each for each in self._of(Status.UNDECIDED) if not self._is_shunned(each) or not self._has_other(each)]
+            return list(groups)
+        return [each for each in groups if not self.is_shunned(each) or not self._has_other(each)]
 
-    def _is_shunned(self, group: TaskGroup) -> bool:
+    @property
+    def is_open(self) -> bool:
+        """Some group waits or is undecided, ``aside`` or not."""
+        return bool(self._of(Status.UNDECIDED)) or any(self.waiting(each) for each in self._of(Status.SELECTED))
+
+    def is_shunned(self, group: TaskGroup) -> bool:
+        """The group's implementation was taken back last."""
         shunned = self.shunned.get(group.composite)
         return shunned is not None and shunned.implementation == group.implementation
 
@@ -99,7 +116,7 @@ class PendingJob:
 
     def note_holding(self, now_ms: int) -> None:
         """Begin or end the time for which places are held without running. A job with an ended task runs already."""
-        is_holding = any(self.started.values()) and not self.ended and bool(self.materialized() or self.undecided())
+        is_holding = any(self.started.values()) and not self.ended and self.is_open
         if not is_holding:
             self.holding_since_ms = None
         elif self.holding_since_ms is None:
@@ -109,6 +126,7 @@ class PendingJob:
         """All its tasks were stopped: it begins anew, with all flavors open, but not before then."""
         self.active = self.request.active
         self.started.clear()
+        self.sizes.clear()
         self.decided.clear()
         self.holding_since_ms, self.not_before_ms = None, not_before_ms
 
@@ -116,5 +134,5 @@ class PendingJob:
     def is_done(self) -> bool:
         """True if every selected group's tasks have ended and nothing is undecided."""
         return not self._of(Status.UNDECIDED) and all(
-            self.ended.get(each.id, 0) == each.tasks for each in self._of(Status.SELECTED)
+            self.ended.get(each.id, 0) == self.size(each) for each in self._of(Status.SELECTED)
         )

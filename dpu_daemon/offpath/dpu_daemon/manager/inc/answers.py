@@ -23,7 +23,7 @@ CODES: Final = {
     "request_too_large": errors.RequestTooLarge, "unhostable": errors.Unhostable,
     "quota_exceeded": errors.QuotaExceeded, "tenant_unknown": errors.TenantUnknown,
     "request_exists": errors.RequestExists, "request_unknown": errors.RequestUnknown,
-    "program_missing": errors.ProgramMissing,
+    "program_missing": errors.ProgramMissing, "ranks_missing": errors.RanksMissing,
 }  # fmt: skip
 """Codes of refusals. They are stable."""
 _TEXT: Final = 300
@@ -97,7 +97,7 @@ class IncAnswers:
         service = request.spec.programs[task.composite].service if task.address else Service.NONE
         return wire.TaskLine(
             identity=task.identity, composite=task.composite, group=task.group, flavor=task.implementation,
-            where=task.node, is_inc=task.is_inc, slot=task.slot, of=group.tasks if group is not None else 0,
+            where=task.node, is_inc=task.is_inc, slot=task.slot, of=job.size(group) if job is not None and group is not None else 0,
             service=service.value, state=str(task.state), address=task.address, reason=task.reason[:120],
         )  # fmt: skip
 
@@ -105,7 +105,8 @@ class IncAnswers:
         """The state in a sentence."""
         if request.state.is_final:
             left = f"; {len(request.tasks)} tasks are being stopped" if request.tasks else ""
-            return f"it has ended: {request.state}{left}"
+            trees = f"; the INA controller has not released {len(request.trees)} trees" if request.trees else ""
+            return f"it has ended: {request.state}{left}{trees}"
         if self._shell.round_fault:
             return f"it waits: no round can be decided: {self._shell.round_fault}"
         if request.state is RequestState.RUNNING:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from offpath.bindings.wire import control
 from offpath.bindings.wire.inc_admin import CompositeBody, SubmitRequest
 from offpath.sched.errors import PlainError
-from offpath.sched.inc.live.records import Program, Request, RequestState, Service, Spec, Task
+from offpath.sched.inc.live.records import Program, Request, RequestState, Service, Spec, Task, TreeJob
 from offpath.sched.inc.request import Composite, CompReq, Connection, Servers, Tie
 from offpath.sched.plain import from_plain, to_plain
 
@@ -30,6 +30,7 @@ class _Row:
     reasons: dict[str, str]
     history: tuple[str, ...]
     failures: int = field(default=0)
+    trees: dict[str, TreeJob] = field(default_factory=dict)
 
 
 def spec_of(message: SubmitRequest, user: str) -> Spec:
@@ -63,7 +64,7 @@ def row_of(request: Request) -> str:
     """For the file."""
     row = _Row(
         request.spec.user, request.state, tuple(request.tasks.values()), request.chosen, request.reasons,
-        tuple(request.history), request.failures,
+        tuple(request.history), request.failures, request.trees,
     )  # fmt: skip
     return orjson.dumps({"request": request.spec.body, "row": to_plain(row)}).decode()
 
@@ -78,5 +79,5 @@ def request_of(text: str) -> Request:
         raise ValueError(f"request for servers and switches: {fault!r:.200}") from None
     return Request(
         spec_of(message, row.user), 0, 0, row.state, {each.identity: each for each in row.tasks}, row.chosen,
-        row.reasons, history=list(row.history), failures=row.failures,
+        row.reasons, history=list(row.history), failures=row.failures, trees=row.trees,
     )  # fmt: skip

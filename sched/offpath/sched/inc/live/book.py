@@ -7,6 +7,7 @@ counts as free at once, and a switch that is still full refuses the next task, w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -40,6 +41,7 @@ from offpath.sched.inc.live.records import (
     StopTask,
     Task,
     TaskState,
+    TreeJob,
 )
 from offpath.sched.inc.poly import PolyReq
 from offpath.sched.inc.store import CompStore
@@ -84,7 +86,7 @@ class Book:
             if before.spec.body == spec.body:
                 return []
             raise RequestExists(f"another request named {spec.name} is open; cancel it first")
-        if before is not None and before.tasks:
+        if before is not None and (before.tasks or before.trees):
             raise RequestExists(f"the tasks of the former request {spec.name} are still being stopped")
         poly = self._transformed(spec)
         self._check_quota(spec, poly)
@@ -104,7 +106,7 @@ class Book:
 
     def _transformed(self, spec: Spec) -> PolyReq:
         """Raises: IncRefused."""
-        poly = transform(spec.request, self.store, self.scheduler.earlier())
+        poly = self.scheduler.prepared(transform(spec.request, self.store, self.scheduler.earlier()))
         if sum(each.tasks for each in poly.groups) > MOST_TASKS:
             raise RequestTooLarge(f"more than {MOST_TASKS} tasks in all flavors together")
         for group in poly.groups:
@@ -130,7 +132,7 @@ class Book:
         quotas.check(spec.tenant, quota, held, quotas.taken(poly))
 
     def _forget_oldest(self) -> Iterator[Command]:
-        final = [each for each in self.requests.values() if each.state.is_final and not each.tasks]
+        final = [each for each in self.requests.values() if _is_gone(each)]
         for each in final[: max(0, len(final) - MOST_FINAL)]:
             del self.requests[each.spec.name]
             yield Drop(each.spec.name)
@@ -163,7 +165,8 @@ class Book:
         return commands
 
     def _begin(self) -> Iterator[Command]:
-        """Start what is placed: of a gang only once all is."""
+        """Start what is placed: of a gang only once all is. A request that may get a tree is one: its ranks learn of the
+        tree at their start."""
         for request in self.requests.values():
             if request.state.is_final:
                 continue
@@ -173,7 +176,8 @@ class Book:
             request.state = waits
             placed = [each for each in request.tasks.values() if each.state is TaskState.PLACED]
             has_begun = any(each.state is not TaskState.PLACED for each in request.tasks.values())
-            if placed and (is_complete or has_begun or not request.spec.is_gang):
+            is_gang = request.spec.is_gang or self.scheduler.has_tree(request.spec.name)
+            if placed and (is_complete or has_begun or not is_gang):
                 for task in placed:
                     task.state = TaskState.STARTING
                 yield Save(request.spec.name)
@@ -207,10 +211,13 @@ class Book:
     def _place(self, request: Request, name: str, node: int, tasks: int, reason: str) -> None:
         group = self.scheduler.jobs[request.spec.name].request.by_id[(request.spec.name, name)]
         request.chosen.setdefault(group.composite, group.implementation)
+        if self.scheduler.is_tree(group.id) and group.composite not in request.trees:
+            prefix = f"{request.spec.name[:16]}-{group.composite[:16]}"
+            request.trees[group.composite] = TreeJob(self._identity(prefix), {})
         for _ in range(tasks):
             taken = {each.slot for each in request.tasks.values()
                      if each.group == name and each.state is not TaskState.STOPPING}  # fmt: skip
-            slot = next(at for at in range(group.tasks + 1) if at not in taken)
+            slot = next(at for at in range(len(taken) + 1) if at not in taken)
             identity = self._identity(request.spec.name)
             program = request.spec.programs.get(group.composite, Program())
             address = self._address(self._names[node]) if not group.is_inc and program.service else ""
@@ -270,6 +277,8 @@ class Book:
             return self._over(name, identity, f"ended: {reason}", now_ms, is_failure=True)
         del request.tasks[identity]
         self.scheduler.ended((name, task.group), self._node[task.node])
+        if self.scheduler.is_over(name):
+            return self._end(request, RequestState.SUCCEEDED, "all its tasks have ended")
         if name not in self.scheduler.jobs:
             request.state = RequestState.SUCCEEDED
             request.note("all its tasks have ended")
@@ -301,6 +310,35 @@ class Book:
     def _task(self, name: str, identity: str) -> tuple[Request | None, Task | None]:
         request = self.requests.get(name)
         return request, request.tasks.get(identity) if request is not None else None
+
+    # -- trees: see `TreeHire` ---------------------------------------------------------------------------------------
+    def tree_confirmed(self, name: str, composite: str, environment: dict[str, str]) -> list[Command]:
+        """The INA controller has the job of the composite's tree. May be repeated."""
+        request = self.requests.get(name)
+        tree = request.trees.get(composite) if request is not None else None
+        if request is None or tree is None or tree.environment == environment:
+            return []
+        request.trees[composite] = replace(tree, environment=environment)
+        return [Save(name)]
+
+    def tree_refused(self, name: str, composite: str, why: str, now_ms: int) -> list[Command]:
+        """The INA controller does not take the tree: its places are given back. May be repeated."""
+        job = self.scheduler.jobs.get(name)
+        groups = [each for each in job.request.groups if each.composite == composite] if job is not None else []
+        decisions = [
+            decision
+            for each in groups
+            if self.scheduler.is_tree(each.id)
+            for decision in self.scheduler.refuse(each.id, why, now_ms)
+        ]
+        return list(self._apply(decisions))
+
+    def tree_released(self, name: str, composite: str) -> list[Command]:
+        """The INA controller has no such job any more. May be repeated."""
+        request = self.requests.get(name)
+        if request is None or request.trees.pop(composite, None) is None:
+            return []
+        return [Save(name)]
 
     # -- nodes -----------------------------------------------------------------------------------------------------
     def node_lost(self, name: str, now_ms: int) -> list[Command]:
@@ -341,6 +379,9 @@ class Book:
                 request.note(f"after a restart it is refused: {refused}"[:400])
                 _stop_all(request)
                 continue
+            held = Counter(each.group for each in request.tasks.values() if each.state is not TaskState.STOPPING)
+            for group, tasks in held.items():
+                self.scheduler.expect((request.spec.name, group), tasks)
             for task in list(request.tasks.values()):
                 self._adopt(request, task, now_ms)
 
@@ -378,6 +419,11 @@ class Book:
                 assert len({each.slot for each in mine}) == len(mine), f"{name}: two tasks have one slot"
                 if mine:
                     assert flavors.status(group.flavor, job.active) is flavors.Status.SELECTED, group.id
+
+
+def _is_gone(request: Request) -> bool:
+    """It has ended, and nothing of it is left anywhere."""
+    return request.state.is_final and not request.tasks and not request.trees
 
 
 def _stop_all(request: Request) -> None:

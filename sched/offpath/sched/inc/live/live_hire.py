@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from offpath.sched.inc import flavors
+from offpath.sched.inc.decisions import Decision
 from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.hire import Hire
-from offpath.sched.inc.pending import PendingJob
-from offpath.sched.inc.poly import GroupId
+from offpath.sched.inc.poly import GroupId, PolyReq
 
 
 class LiveHire(Hire):
@@ -35,14 +35,33 @@ class LiveHire(Hire):
 
     def is_complete(self, name: str) -> bool:
         """Every task of the job has a place."""
-        job = self.jobs[name]
-        return not job.materialized() and not job.undecided()
+        return not self.jobs[name].is_open
 
     @property
     def is_idle(self) -> bool:
         """A round would decide nothing."""
-        return all(_is_quiet(job) for job in self.jobs.values())
+        return not any(job.is_open for job in self.jobs.values())
 
+    # -- trees: see `TreeHire` ---------------------------------------------------------------------------------------
+    def prepared(self, request: PolyReq) -> PolyReq:
+        """The request as it is submitted. Raises: IncRefused."""
+        return request
 
-def _is_quiet(job: PendingJob) -> bool:
-    return not job.materialized() and not job.undecided()
+    def expect(self, group_id: GroupId, tasks: int) -> None:
+        """An earlier process placed so many tasks of the group; called before they are adopted."""
+
+    def has_tree(self, name: str) -> bool:
+        """A composite of the job may run as a tree of switches over the servers of others."""
+        return False
+
+    def is_tree(self, group_id: GroupId) -> bool:
+        """The group is such a tree."""
+        return False
+
+    def is_over(self, name: str) -> bool:
+        """All tasks of the job have ended but those of trees, which never end by themselves."""
+        return False
+
+    def refuse(self, group_id: GroupId, why: str, now_ms: int) -> list[Decision]:
+        """The controller does not take the tree: its places are given back."""
+        return []

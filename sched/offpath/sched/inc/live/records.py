@@ -103,11 +103,22 @@ class RequestState(StrEnum):
         return self not in (RequestState.WAITING, RequestState.RUNNING)
 
 
+@dataclass(frozen=True, slots=True)
+class TreeJob:
+    """The job of the INA controller under which the ranks of a composite use its tree. The name stays for as long as
+    the request is open, because running ranks cannot get another one. ``environment``: what the ranks need, by the
+    controller; empty: it has not confirmed the job yet."""
+
+    name: str
+    environment: dict[str, str]
+
+
 @dataclass(slots=True)
 class Request:
     """``number``: requests are served in this order. ``chosen``: implementation by composite, while one is chosen.
     ``waits``: why a group's tasks wait, as of the last round. ``history``: what was decided, oldest first.
-    ``failures``: tasks that ended with an error or were refused, since the last one that ran."""
+    ``failures``: tasks that ended with an error or were refused, since the last one that ran. ``trees``: by composite,
+    jobs that the INA controller may have; what is here is cancelled there before the request is forgotten."""
 
     spec: Spec
     number: int
@@ -120,6 +131,7 @@ class Request:
     waits: dict[str, str] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
     failures: int = 0
+    trees: dict[str, TreeJob] = field(default_factory=dict)
 
     def note(self, line: str) -> None:
         """Add to the history, unless it is the last line already."""

@@ -1,0 +1,315 @@
+"""SHArP as a tree of switches over the racks of the tasks that sum (its *ranks*), for a running cluster.
+
+The flow network cannot place it: which switches form a tree, and how many, follows from where the ranks are. So these
+groups stay out of the network. When all ranks of a job have places, the tree with the fewest switches that all have room
+is booked, whole or not at all. If there is none, the network gets the composite's other implementations. A tree that
+has lost a switch, or that no longer joins its ranks' racks, is given back whole and booked anew.
+
+The ranks are the tasks of connected composites that can run on servers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from offpath.sched.ina.trees import Tree, within
+from offpath.sched.inc import flavors
+from offpath.sched.inc.decisions import (
+    Decision,
+    FlavorChosen,
+    Placed,
+    Postponed,
+    Preempted,
+    Reason,
+    Why,
+)
+from offpath.sched.inc.errors import RanksMissing
+from offpath.sched.inc.flavors import Status
+from offpath.sched.inc.live.live_hire import LiveHire
+from offpath.sched.inc.pending import Decided, PendingJob
+from offpath.sched.inc.poly import GroupId, PolyReq, TaskGroup
+from offpath.sched.inc.resources import Resources
+from offpath.sched.inc.scarcity import scarcity
+from offpath.sched.inc.templates import MOST_SWITCHES
+
+TREE_SERVICE: Final = "sharp"
+"""The service whose data plane is an aggregation tree of the INA controller."""
+_NO_ANSWER_YET: Final = "the INA controller has not answered yet"
+_BEGAN_WITHOUT: Final = "its ranks have begun without a tree"
+_TAKEN_BACK: Final = "it was taken back"
+_RANKS_WAIT: Final = "not all its ranks have a place yet"
+
+
+class TreeHire(LiveHire):
+    """See the module. ``usable``: the switches that the INA controller can use now. ``fault``: why it makes no trees
+    now; empty: it does. The caller keeps both up to date; while there is a fault, trees stay as they are."""
+
+    def __init__(self, resources: Resources, *, preempt_ms: int) -> None:
+        super().__init__(resources, preempt_ms=preempt_ms)
+        self.usable: frozenset[int] = frozenset()
+        self.fault = _NO_ANSWER_YET
+        self._without: dict[GroupId, str] = {}
+        """Why the last search found no tree; its composite's other implementations are in the network."""
+        self._settled: set[GroupId] = set()
+        """Trees of jobs that run without them: their ranks do not know of a tree."""
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+    def prepared(self, request: PolyReq) -> PolyReq:
+        """With the most switches that the trees could need: quotas count these. Raises: RanksMissing."""
+        groups = []
+        for group in request.groups:
+            if group.service == TREE_SERVICE:
+                ranks = sum(each.tasks for each in _ranks(request, group))
+                if ranks < 2 and "1" not in group.flavor:
+                    raise RanksMissing(
+                        f"{group.id[1]} is connected to {ranks} tasks that can run on servers only: 2 or more are needed"
+                    )
+                group = replace(group, tasks=self._most_switches(group, ranks))
+            groups.append(group)
+        return replace(request, groups=tuple(groups))
+
+    def _most_switches(self, group: TaskGroup, ranks: int) -> int:
+        """On each level a switch for each rank, if there are so many."""
+        topology = self.resources.topology
+        by_level: dict[int, int] = {}
+        for node in range(topology.hosts, topology.nodes):
+            if self.resources.could_host(group, node):
+                by_level[topology.level[node]] = by_level.get(topology.level[node], 0) + 1
+        return min(MOST_SWITCHES, max(1, sum(min(ranks, count) for count in by_level.values())))
+
+    def submit(self, request: PolyReq, now_ms: int) -> None:
+        """See `Scheduler`."""
+        super().submit(request, now_ms)
+        self._set_aside(self.jobs[request.job])
+
+    def forgotten(self, job: PendingJob) -> None:
+        """See `Hire`."""
+        super().forgotten(job)
+        for group in job.request.groups:
+            self._without.pop(group.id, None)
+            self._settled.discard(group.id)
+
+    def expect(self, group_id: GroupId, tasks: int) -> None:
+        """See `LiveHire`."""
+        if self.is_tree(group_id) and tasks:
+            self.jobs[group_id[0]].sizes[group_id] = tasks
+
+    def has_tree(self, name: str) -> bool:
+        """See `LiveHire`."""
+        job = self.jobs.get(name)
+        return job is not None and any(True for _ in _trees(job))
+
+    def is_tree(self, group_id: GroupId) -> bool:
+        """See `LiveHire`."""
+        job = self.jobs.get(group_id[0])
+        group = job.request.by_id.get(group_id) if job is not None else None
+        return group is not None and group.service == TREE_SERVICE
+
+    def is_over(self, name: str) -> bool:
+        """See `LiveHire`."""
+        job = self.jobs.get(name)
+        if job is None or job.is_open or not any(self.resources.is_running(each.id) for each in _trees(job)):
+            return False
+        return all(
+            job.ended.get(each.id, 0) == job.size(each)
+            for each in job.request.groups
+            if each.service != TREE_SERVICE and _status(job, each) is Status.SELECTED
+        )
+
+    def ranks(self, name: str, composite: str) -> list[TaskGroup]:
+        """The groups of the ranks of a composite with a tree; empty: the job has ended, or there is no tree."""
+        job = self.jobs.get(name)
+        trees = [each for each in _trees(job) if each.composite == composite] if job is not None else []
+        return _ranks(job.request, trees[0]) if job is not None and trees else []
+
+    def are_placed(self, name: str, composite: str) -> bool:
+        """All ranks of the composite have places."""
+        return not any(self.jobs[name].waiting(each) for each in self.ranks(name, composite))
+
+    # -- a round -----------------------------------------------------------------------------------------------------
+    def take_back(self, now_ms: int) -> list[Decision]:
+        """See `Hire`. Broken trees are given back first, and trees are booked for ranks that have places. It needs no
+        solver."""
+        decisions = [*self._broken(now_ms), *super().take_back(now_ms), *self._grow(now_ms)]
+        for job in self.jobs.values():
+            self._set_aside(job)
+        return decisions
+
+    def round(self, now_ms: int) -> list[Decision]:
+        """See `Hire`."""
+        decisions = [self._explained(each) for each in super().round(now_ms)]
+        decisions += self._grow(now_ms)
+        for job in self.jobs.values():
+            self._set_aside(job)
+            decisions += self._open(job)
+        return decisions
+
+    def _set_aside(self, job: PendingJob) -> None:
+        """Groups of composites with a tree that are not in the network: until a search has failed all, then the tree's
+        implementation only."""
+        aside: set[GroupId] = set()
+        for tree in _trees(job):
+            status = _status(job, tree)
+            if status is Status.SELECTED:
+                aside.add(tree.id)
+            elif status is Status.UNDECIDED:
+                aside.update(
+                    each.id
+                    for each in job.request.groups
+                    if each.composite == tree.composite
+                    and (tree.id not in self._without or each.implementation == tree.implementation)
+                )
+            elif not job.is_open:
+                self._settled.add(tree.id)
+        if job.aside != aside:
+            job.aside = frozenset(aside)
+
+    def _explained(self, decision: Decision) -> Decision:
+        """A choice of another implementation, with the reason why there is no tree."""
+        if isinstance(decision, FlavorChosen):
+            for tree in _trees(self.jobs[decision.job]):
+                if tree.composite == decision.composite and (why := self._without.get(tree.id)):
+                    text = f"{decision.reason.text}; no {tree.implementation}: {why}"
+                    return replace(decision, reason=replace(decision.reason, text=text))
+        return decision
+
+    def _open(self, job: PendingJob) -> Iterator[Postponed]:
+        """Trees that wait."""
+        for tree in _trees(job):
+            if _status(job, tree) is not Status.REMOVED and job.waiting(tree):
+                why = self._without.get(tree.id, _RANKS_WAIT)
+                yield Postponed(tree.id, job.waiting(tree), Reason(Why.NO_ROOM, why))
+
+    # -- booking -----------------------------------------------------------------------------------------------------
+    def _grow(self, now_ms: int) -> Iterator[Decision]:
+        """Book the trees of jobs whose ranks all have places."""
+        for job in self.jobs.values():
+            if job.not_before_ms > now_ms:
+                continue
+            for tree in _trees(job):
+                if _status(job, tree) is Status.REMOVED or self.resources.is_running(tree.id):
+                    continue
+                if any(job.waiting(each) for each in _ranks(job.request, tree)):
+                    self._without.pop(tree.id, None)
+                    continue
+                found = self._search(job, tree)
+                if isinstance(found, str):
+                    self._without[tree.id] = found
+                else:
+                    self._without.pop(tree.id, None)
+                    yield from self._book(job, tree, found, now_ms)
+
+    def _search(self, job: PendingJob, tree: TaskGroup) -> Tree | str:
+        """The cheapest tree with the fewest switches, or why there is none."""
+        if tree.id in self._settled:
+            return _BEGAN_WITHOUT
+        if job.is_shunned(tree):
+            return self._without.get(tree.id, _TAKEN_BACK)
+        if self.fault:
+            return self.fault
+        hosts = self._hosts(job, tree)
+        if len(hosts) < 2:
+            return "its ranks are on one server: there is nothing to sum in the network"
+        able = [node for node in sorted(self.usable) if self.resources.fits(tree, node)]
+        found = within(self.resources.topology, hosts, able)
+        if not found:
+            return self._why_none(tree, hosts)
+        sink = self.network.sink_total
+        return min(found, key=lambda each: (len(each.switches), sum(map(sink, each.switches)), each.root))
+
+    def _why_none(self, tree: TaskGroup, hosts: list[int]) -> str:
+        able = [node for node in self._switches() if self.resources.could_host(tree, node)]
+        away = [self._name(node) for node in able if node not in self.usable]
+        lacks = [scarcity(self.resources, tree)] if any(not self.resources.fits(tree, node) for node in able) else []
+        if away:
+            lacks.append(f"the INA controller does not reach {', '.join(away[:8])}")
+        names = ", ".join(map(self._name, hosts[:8]))
+        return "; ".join([f"no tree of switches with room joins {names}", *lacks])
+
+    def _switches(self) -> range:
+        return range(self.resources.topology.hosts, self.resources.topology.nodes)
+
+    def _hosts(self, job: PendingJob, tree: TaskGroup) -> list[int]:
+        """Where its ranks are."""
+        return sorted({node for each in _ranks(job.request, tree) for node in self.resources.places(each.id)})
+
+    def _book(self, job: PendingJob, group: TaskGroup, tree: Tree, now_ms: int) -> Iterator[Decision]:
+        hosts = ", ".join(map(self._name, self._hosts(job, group)))
+        reason = Reason(Why.RULE, f"the smallest tree with room over {hosts}, with the root {self._name(tree.root)}")
+        if _status(job, group) is Status.UNDECIDED:
+            job.choose(group, now_ms)
+        job.sizes[group.id] = len(tree.switches)
+        yield FlavorChosen(job.request.job, group.composite, group.implementation, reason)
+        for node in tree.switches:
+            self._start(job, group, node)
+            yield Placed(group.id, node, 1, reason)
+
+    # -- giving back -------------------------------------------------------------------------------------------------
+    def _broken(self, now_ms: int) -> Iterator[Decision]:
+        for job in self.jobs.values():
+            for tree in _trees(job):
+                if tree.id not in job.sizes:
+                    continue
+                if _status(job, tree) is not Status.SELECTED:
+                    del job.sizes[tree.id]  # `Hire` has taken the choice back
+                elif why := self._fault_of(job, tree):
+                    yield from self._give_back(job, tree, Reason(Why.NODE_LOST, why), now_ms)
+                    job.shunned.pop(tree.composite, None)  # another tree may do
+
+    def _fault_of(self, job: PendingJob, tree: TaskGroup) -> str:
+        """Why the tree cannot stay; empty: it can. While a rank has no place, or has ended, its hosts are not judged."""
+        places = set(self.resources.places(tree.id))
+        if len(places) < job.size(tree):
+            return "a switch of its tree was lost"
+        if not self.fault and (away := sorted(places - self.usable)):
+            return f"the INA controller does not reach {self._name(away[0])}"
+        ranks = _ranks(job.request, tree)
+        if any(job.waiting(each) or job.ended.get(each.id) for each in ranks):
+            return ""
+        hosts = self._hosts(job, tree)
+        if any(places == set(each.switches) for each in within(self.resources.topology, hosts, places)):
+            return ""
+        return "it does not fit the places of its ranks any more"
+
+    def refuse(self, group_id: GroupId, why: str, now_ms: int) -> list[Decision]:
+        """See `LiveHire`. For `preempt_ms` no other tree is booked for it."""
+        job, tree = self._known(group_id)
+        if not self.resources.is_running(group_id):
+            return []
+        decisions = list(self._give_back(job, tree, Reason(Why.NO_ROOM, why), now_ms))
+        job.shunned[tree.composite] = Decided(tree.implementation, now_ms)
+        self._without[group_id] = why
+        self._set_aside(job)
+        return decisions
+
+    def _give_back(self, job: PendingJob, tree: TaskGroup, reason: Reason, now_ms: int) -> Iterator[Decision]:
+        """All tasks of its implementation stop, and the choice for its composite is open again."""
+        groups = job.request.implementation(tree.composite, tree.implementation)
+        yield from self._stop_all(groups, reason)
+        if tree.composite in job.decided and "1" in tree.flavor:
+            job.take_back(tree.composite, now_ms)
+        job.sizes.pop(tree.id, None)
+        for each in groups:
+            job.started.pop(each.id, None)
+            job.ended.pop(each.id, None)
+        yield Preempted(job.request.job, tree.composite, tree.implementation, reason)
+
+
+def _trees(job: PendingJob) -> Iterator[TaskGroup]:
+    return (each for each in job.request.groups if each.service == TREE_SERVICE)
+
+
+def _status(job: PendingJob, group: TaskGroup) -> Status:
+    return flavors.status(group.flavor, job.active)
+
+
+def _ranks(request: PolyReq, tree: TaskGroup) -> list[TaskGroup]:
+    """Groups on servers of connected composites without a choice."""
+    found = [request.by_id.get(each) for each in tree.connected]
+    return [
+        each
+        for each in found
+        if each is not None and not each.is_inc and each.composite != tree.composite and set(each.flavor) <= {"x"}
+    ]
