@@ -64,6 +64,12 @@ _CODES: Final = (
         "a composite's tasks on servers have nothing to run",
         "give the composite `argv`, or a `service`",
     ),
+    (
+        "ranks_missing",
+        "RanksMissing",
+        "a composite that can only run as `sharp` has fewer than two tasks on servers to sum for",
+        "connect it to a composite of the template `server`",
+    ),
 )
 """Refusals of requests: the code of the admin socket, the exception behind it, cause, fix."""
 

@@ -16,6 +16,7 @@ from offpath.sched.topology.declared import Declared, connected
 
 NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Amount = Annotated[int, Field(ge=0, le=MOST_DEMAND)]
+AbsolutePath = Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")]
 _MOST: Final = 32_768
 
 
@@ -90,8 +91,10 @@ class IncTable(_Table):
     """A flavor that did not get all its places by then is taken back."""
     first_port: Annotated[int, Field(ge=1024, le=65_535)] = 21_000
     last_port: Annotated[int, Field(ge=1024, le=65_535)] = 21_999
-    python: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
+    python: AbsolutePath = ""
     """Interpreter with offpath on the servers; empty: the job manager's own."""
+    controller: AbsolutePath = ""
+    """Runtime directory of the INA controller, which makes the trees of SHArP; empty: SHArP is only counted."""
     server: Annotated[list[ServerTable], Field(min_length=1, max_length=_MOST)]
     switch: Annotated[list[SwitchTable], Field(min_length=1, max_length=_MOST)]
     tenant: Annotated[list[TenantTable], Field(max_length=1024)] = []

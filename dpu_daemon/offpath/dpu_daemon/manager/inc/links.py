@@ -1,5 +1,5 @@
-"""Requests of the job manager to emulated switches (a Unix socket each) and key-value services (UDP), and their
-replies."""
+"""Requests of the job manager to emulated switches and the INA controller (a Unix socket each) and key-value services
+(UDP), and their replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from offpath.bindings.errors import ControlError, FrameError, OffpathError
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, ina_admin
 from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.ingress.streams import hang_up
@@ -35,6 +35,18 @@ def token_of(secret: bytes, identity: str) -> bytes:
 
 async def query_switch(path: str, request: messages.ToSwitch, wanted: type[_R]) -> _R | Fault:
     """The switch's reply, or its refusal. Raises: LinkAway."""
+    return await _query(f"switch at {path}", path, request, messages.FROM_SWITCH, wanted)
+
+
+async def query_controller(path: str, request: ina_admin.Request, wanted: type[_R]) -> _R | Fault:
+    """The INA controller's reply on its admin socket, or its refusal. Raises: LinkAway."""
+    return await _query(f"INA controller at {path}", path, request, ina_admin.FROM_CONTROLLER_ADMIN, wanted)
+
+
+async def _query(
+    peer: str, path: str, request: BaseModel, replies: TypeAdapter[Any], wanted: type[_R]
+) -> _R | Fault:  # fmt: skip
+    """Raises: LinkAway."""
     writer = None
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -44,11 +56,11 @@ async def query_switch(path: str, request: messages.ToSwitch, wanted: type[_R]) 
             while not whole:
                 data = await reader.read(65_536)
                 if not data:
-                    raise LinkAway(f"switch at {path} closed the connection")
+                    raise LinkAway(f"{peer} closed the connection")
                 whole = frames.feed(data)
-        return _checked(messages.FROM_SWITCH, whole[0], wanted)
+        return _checked(replies, whole[0], wanted)
     except (OSError, TimeoutError, FrameError, ControlError) as fault:
-        raise LinkAway(f"switch at {path}: {fault or 'no answer'}") from None
+        raise LinkAway(f"{peer}: {fault or 'no answer'}") from None
     finally:
         if writer is not None:
             await hang_up(writer)

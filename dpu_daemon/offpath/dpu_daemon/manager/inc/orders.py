@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from offpath.bindings.engines.port import Place, Start
@@ -26,14 +27,15 @@ def switch_order(request: Request, task: Task, group: TaskGroup, secret: bytes) 
     )  # fmt: skip
 
 
-def process_order(request: Request, task: Task, python: str, secret: bytes) -> Start:
-    """For the engine: the composite's command, or the built-in program of its service."""
+def process_order(request: Request, task: Task, python: str, secret: bytes, more: Mapping[str, str]) -> Start:
+    """For the engine: the composite's command, or the built-in program of its service. ``more``: variables of its
+    environment."""
     program = request.spec.programs.get(task.composite, Program())
     built_in = (python, "-P", "-m", "offpath.cli.main", "inc", "serve", str(program.service))
     environment = dict(program.environment) | {
         "OFFPATH_INC_REQUEST": request.spec.name, "OFFPATH_INC_COMPOSITE": task.composite,
         "OFFPATH_INC_SLOT": str(task.slot), "OFFPATH_INC_ADDRESS": task.address,
-        "OFFPATH_INC_TOKEN": token_of(secret, task.identity).hex(),
+        "OFFPATH_INC_TOKEN": token_of(secret, task.identity).hex(), **more,
     }  # fmt: skip
     return Start(
         identity=task.identity, places=(Place(task.node),), argv=program.argv or built_in, environment=environment,

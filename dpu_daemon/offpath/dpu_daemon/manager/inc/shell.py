@@ -22,6 +22,7 @@ from offpath.dpu_daemon.manager.inc.orders import process_order, switch_order
 from offpath.dpu_daemon.manager.inc.services import Services
 from offpath.dpu_daemon.manager.inc.switch_watch import SwitchWatch
 from offpath.dpu_daemon.manager.inc.translation import request_of, row_of
+from offpath.dpu_daemon.manager.inc.tree_jobs import TreeJobs
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.sched.gpu.exact import SolverMissing
@@ -38,6 +39,7 @@ from offpath.sched.inc.live.records import (
     Task,
     TaskState,
 )
+from offpath.sched.inc.live.tree_hire import TreeHire
 from offpath.sched.inc.store import CompStore
 
 logger = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class IncShell:
         self._identities = Identities(store)
         self._epochs = Identities(store)  # of its own: a round takes identities in a thread
         self.store = CompStore()
-        scheduler = LiveHire(table.resources(), preempt_ms=table.preempt_ms)
+        trees = TreeHire(table.resources(), preempt_ms=table.preempt_ms) if table.controller else None
+        scheduler = trees or LiveHire(table.resources(), preempt_ms=table.preempt_ms)
         self.book = Book(scheduler, self.store, table.quotas(), table.ports(), self._identities.next)
         self.counters: Counter[str] = Counter()
         self.round_fault = ""
@@ -72,6 +75,10 @@ class IncShell:
             table.switch, self.book, self._looks, self._lock, self._carry, self.now_ms, self.counters
         )
         self.switch_faults = self._watch.faults
+        self._trees = (
+            TreeJobs(table.controller, self.book, trees, self._lock, self._carry, self.now_ms, self.counters)
+            if trees is not None else None
+        )  # fmt: skip
         self._listing = self._looks.begin()
         self._seen: Seen | None = None
         """The newest look at the engine that was not carried out yet."""
@@ -107,6 +114,8 @@ class IncShell:
             tasks.create_task(self._see_engine(), name="inc-engine")
             for name in self.switch_faults:
                 tasks.create_task(self._watch.run(name), name=f"inc-switch-{name}")
+            if self._trees is not None:
+                tasks.create_task(self._trees.run(), name="inc-trees")
 
     async def close(self) -> None:
         """Tasks go on."""
@@ -134,6 +143,7 @@ class IncShell:
         while True:
             async with self._lock:
                 now_ms = self.now_ms()
+                self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
                 await self._carry(await asyncio.to_thread(self.book.take_back, now_ms))
                 await self._carry(await self._round(now_ms))
             self._wake.clear()
@@ -144,7 +154,6 @@ class IncShell:
                 pass
 
     async def _round(self, now_ms: int) -> list[Command]:
-        self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
         try:
             commands = await asyncio.to_thread(self.book.round, now_ms)
         except SolverMissing as fault:  # any other error leaves a round half decided: then only a restart helps
@@ -245,8 +254,9 @@ class IncShell:
         return switch_order(request, task, job.request.by_id[(request.spec.name, task.group)], self._secret)
 
     async def _start_process(self, request: Request, task: Task) -> str:
-        """Why the engine refuses it; empty: it does not. Raises: JobEngineError."""
-        order = process_order(request, task, self.table.python or sys.executable, self._secret)
+        """Why the engine refuses it; empty: it does not. Raises: JobEngineError, LinkAway."""
+        more = self._trees.environment(request, task) if self._trees is not None else {}
+        order = process_order(request, task, self.table.python or sys.executable, self._secret, more)
         try:
             job = await self._engine.start(order)
         except EngineRefused as fault:
@@ -259,6 +269,8 @@ class IncShell:
         """Raises: LinkAway, JobEngineError, PlaceUnusable."""
         if not self._is_lost(task.node):
             await self._services.before_stop(request, task)
+        if self._trees is not None:
+            await self._trees.before_stop(request, task)
         if task.is_inc:
             control = self._switches[task.node].control if task.node in self._switches else ""
             if control:

@@ -124,10 +124,6 @@ class TreeHire(LiveHire):
         trees = [each for each in _trees(job) if each.composite == composite] if job is not None else []
         return _ranks(job.request, trees[0]) if job is not None and trees else []
 
-    def are_placed(self, name: str, composite: str) -> bool:
-        """All ranks of the composite have places."""
-        return not any(self.jobs[name].waiting(each) for each in self.ranks(name, composite))
-
     # -- a round -----------------------------------------------------------------------------------------------------
     def take_back(self, now_ms: int) -> list[Decision]:
         """See `Hire`. Broken trees are given back first, and trees are booked for ranks that have places. It needs no
