@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from offpath.sched.ina.checker import tree_violations
-from offpath.sched.ina.trees import Known, Tree, candidates, roots
+from offpath.sched.ina.trees import Known, Tree, candidates, roots, within
 from offpath.sched.topology.fattree import fat_tree, leaf_spine, plain_tree
 from offpath.sched.topology.graph import Pod, Topology, from_links
 
@@ -113,3 +113,34 @@ def test_trees_that_were_kept_are_those_that_would_be_drawn_anew() -> None:
             known.forget(jobs)
             for number, hosts in jobs.items():
                 assert known.candidates(number, hosts, 2, one) == candidates(topology, hosts, 2, other)
+
+
+@pytest.mark.parametrize("topology", [*odd_networks(), fat_tree(4)], ids=["rails", "ring", "skips", "clos", "tree", "fat"])
+def test_trees_within_some_switches_use_only_these_and_are_found_if_there_are_any(topology: Topology) -> None:
+    random = Random(5)
+    found_some = 0
+    for _ in range(60):
+        hosts = tuple(sorted(random.sample(range(topology.hosts), random.randint(2, min(5, topology.hosts)))))
+        allowed = {each for each in range(topology.hosts, topology.nodes) if random.random() < 0.75}
+        found = within(topology, hosts, allowed)
+        for tree in found:
+            assert tree_violations(topology, hosts, tree) == []
+            assert allowed.issuperset(tree.switches)
+        found_some += bool(found)
+        whole = candidates(topology, hosts, None, random)
+        if any(allowed.issuperset(each.switches) for each in whole):
+            assert found, f"{hosts}: a tree within {sorted(allowed)} was missed"
+    assert found_some > 3
+    everything = range(topology.hosts, topology.nodes)
+    assert {each.root for each in within(topology, (0, topology.hosts - 1), everything)} == {
+        each.root for each in candidates(topology, (0, topology.hosts - 1), None, random)
+    }
+
+
+def test_a_tree_within_switches_goes_around_the_lowest_way_up_if_that_ends() -> None:
+    topology = fat_tree(4)
+    (tree,) = within(topology, (0, 4), {16, 18, 24, 25, 26, 27, 34})
+    assert tree.switches == (16, 18, 25, 27, 34)
+    assert within(topology, (0, 4), {16, 18, 24, 27, 34}) == ()
+    assert within(topology, (0,), {16}) == ()
+    assert within(topology, (0, 1), {16, 24})[0].switches == (16,)

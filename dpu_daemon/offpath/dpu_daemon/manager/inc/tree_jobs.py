@@ -61,6 +61,8 @@ class TreeJobs:
         self._there: dict[str, _Job] = {}
         """The jobs that the controller has, by name, without those that were cancelled."""
         self._down: Counter[str] = Counter()
+        self._refusals: dict[str, str] = {}
+        """The last refusal of each job, which is logged once."""
 
     async def run(self) -> None:
         """Without end. Raises: PlaceUnusable."""
@@ -159,10 +161,13 @@ class TreeJobs:
             if isinstance(reply, Fault):
                 self._counters["trees_refused"] += 1
                 why = f"the INA controller refuses it: {reply.code}: {reply.detail}"[:400]
-                logger.info("request %s: %s", request.spec.name, why, extra={"code": "inc_tree_refused"})
+                if self._refusals.get(tree.name) != why:
+                    logger.info("request %s: %s", request.spec.name, why, extra={"code": "inc_tree_refused"})
+                self._refusals[tree.name] = why
                 await self._carry(self._book.tree_refused(request.spec.name, composite, why, self._now_ms()))
             else:
                 self._there[tree.name] = wanted
+                self._refusals.pop(tree.name, None)
                 await self._carry(self._book.tree_confirmed(request.spec.name, composite, reply.job.environment))
 
     def _wanted(self, request: Request, composite: str, tree: TreeJob) -> _Job | None:

@@ -319,6 +319,7 @@ class Book:
         if request is None or tree is None or tree.environment == environment:
             return []
         request.trees[composite] = replace(tree, environment=environment)
+        request.note(f"{composite}: its tree's job at the INA controller is {tree.name}")
         return [Save(name)]
 
     def tree_refused(self, name: str, composite: str, why: str, now_ms: int) -> list[Command]:

@@ -1,0 +1,329 @@
+"""SHArP as a tree over the racks of its ranks: what is booked is a tree or nothing, under any sequence of events."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from offpath.sched.ina.trees import candidates
+from offpath.sched.inc import errors
+from offpath.sched.inc.live import tree_hire
+from offpath.sched.inc.live.book import Book
+from offpath.sched.inc.live.ports import Ports
+from offpath.sched.inc.live.records import Request, RequestState, TaskState
+from offpath.sched.inc.live.tree_hire import TreeHire
+from offpath.sched.inc.request import Connection
+from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
+from offpath.sched.inc.store import CompStore
+from offpath.sched.topology.fattree import fat_tree, leaf_spine
+from offpath.sched.topology.graph import Topology
+
+from ...conftest import SIZE
+from .test_live import Cluster, composite, judge, spec
+
+SHARP = SwitchSpec(frozenset({"sharp"}))
+TOPOLOGIES = (leaf_spine(3, 2, 2), fat_tree(4))
+
+
+class TreeWorld(Cluster):
+    """Each server has room for one rank; every switch can aggregate."""
+
+    def __init__(self, topology: Topology = TOPOLOGIES[0], numbers: Iterable[int] | None = None) -> None:
+        self.topology = topology
+        self.usable = frozenset(range(topology.hosts, topology.nodes))
+        self.ids = iter(numbers or itertools.count())
+        super().__init__(self.new_book())
+
+    def new_book(self) -> Book:
+        resources = Resources(
+            self.topology, [ServerSpec((1_000, 8_192))] * self.topology.hosts, [SHARP] * self.topology.switches
+        )
+        self.hire = TreeHire(resources, preempt_ms=2_000)
+        self.tell()
+        return Book(self.hire, CompStore(), None, Ports({}, 20_000, 20_999), lambda name: f"{name}.{next(self.ids)}")
+
+    def tell(self, fault: str = "") -> None:
+        """What the controller says."""
+        self.hire.usable, self.hire.fault = self.usable, fault
+
+    def submit(self, name: str = "r", ranks: int = 3, among: tuple[str, ...] = (), sram: int = 8_192) -> Request:
+        """Ranks that fill a server each, and their sum, whose servers are small."""
+        sums = composite("sum", "aggregate", 1, 0, among=among, demand={"sharp": {"sram_kib": sram}})
+        wanted = spec(name, composite("ranks", tasks=ranks), sums, connections=(Connection("ranks", "sum", True),))
+        self.carry(self.book.submit(wanted, self.now_ms))
+        return self.book.get(name)
+
+    def again(self) -> None:
+        """The job manager is killed and started."""
+        self.restart(self.new_book())
+
+
+def where(request: Request, group: str) -> list[str]:
+    return sorted(
+        each.node for each in request.tasks.values() if each.group == group and each.state is not TaskState.STOPPING
+    )
+
+
+def is_tree(topology: Topology, hosts: set[int], places: set[int]) -> bool:
+    """The places are connected and reach every host, and without any of them it would not be so."""
+
+    def joins(switches: set[int]) -> bool:
+        leaves = [{leaf for leaf, _ in topology.up[host]} & switches for host in hosts]
+        if not switches or not all(leaves):
+            return False
+        seen, waiting = set(), [min(switches)]
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += [other for other, _ in topology.beside[node] if other in switches]
+        return seen == switches
+
+    return joins(places) and not any(joins(places - {each}) for each in places)
+
+
+def judge_trees(here: TreeWorld) -> None:
+    """After a round."""
+    numbers = {name: number for number, name in enumerate(here.topology.names)}
+    for name, request in here.book.requests.items():
+        places = {numbers[each] for each in where(request, "sum.sharp")}
+        hosts = {numbers[each] for each in where(request, "ranks.server")}
+        job = here.hire.jobs.get(name)
+        if not places:
+            assert request.chosen.get("sum") != "sharp" or job is None
+            continue
+        assert "sum" in here.saved[name].trees, "booked under a name that is not on the disk"
+        assert places <= here.usable or here.hire.fault
+        if job is not None and len(hosts) == job.size(job.request.by_id[name, "ranks.server"]):
+            assert is_tree(here.topology, hosts, places), f"{hosts}: {places} is no tree of them"
+
+
+def test_ranks_of_three_racks_get_their_leaves_and_one_spine_and_start_with_them() -> None:
+    here = TreeWorld(leaf_spine(3, 2, 1))
+    request = here.submit()
+    here.round()
+    assert request.state is RequestState.RUNNING
+    assert request.chosen["sum"] == "sharp"
+    assert len(where(request, "sum.sharp")) == 4
+    assert "the smallest tree with room over" in request.reasons["sum"]
+    order = [here.book.get("r").tasks[identity].group for identity in here.ever]
+    assert sorted(order) == ["ranks.server"] * 3 + ["sum.sharp"] * 4
+    judge_trees(here)
+    here.carry(here.book.cancel("r"))
+    assert (here.running, request.tasks) == ({}, {})
+    with pytest.raises(errors.RequestExists, match="still being stopped"):
+        here.submit()
+    here.carry(here.book.tree_released("r", "sum"))
+    here.submit()
+
+
+def test_ranks_of_one_rack_need_its_leaf_only() -> None:
+    here = TreeWorld(leaf_spine(1, 1, 3))
+    request = here.submit()
+    here.round()
+    assert where(request, "sum.sharp") == [here.topology.names[3]]
+
+
+def test_ranks_wait_for_the_choice_and_without_room_for_a_tree_the_sum_runs_on_servers() -> None:
+    here = TreeWorld(leaf_spine(2, 1, 2))
+    first = here.submit("first", 3)
+    here.round()
+    assert first.chosen["sum"] == "sharp"
+    here.carry(here.book.cancel("first"))
+    here.carry(here.book.node_lost(here.topology.names[-1], here.now_ms))
+    second = here.submit("second", 3, among=("sharp", "server"))
+    here.round()
+    assert {each.state for each in second.tasks.values()} == {TaskState.PLACED}, "they would not learn of the tree"
+    here.round()
+    assert second.chosen["sum"] == "server"
+    assert "no sharp: no tree of switches with room joins" in second.reasons["sum"]
+    assert second.state is RequestState.RUNNING
+    here.book.node_back(here.topology.names[-1])
+    here.round(8)
+    assert second.chosen["sum"] == "server", "its ranks have begun without a tree"
+
+
+def test_what_waits_for_a_tree_says_why() -> None:
+    here = TreeWorld()
+    here.tell("the INA controller is away")
+    request = here.submit(among=("sharp",))
+    here.round(3)
+    assert "the INA controller is away" in request.waits["sum.sharp"]
+    assert not here.running
+    here.usable = frozenset()
+    here.tell()
+    here.round()
+    assert "the INA controller does not reach" in request.waits["sum.sharp"]
+    here.usable = frozenset(range(here.topology.hosts, here.topology.nodes))
+    here.tell()
+    here.round()
+    assert request.state is RequestState.RUNNING
+
+
+def test_a_sum_without_ranks_is_refused_if_nothing_else_can_run() -> None:
+    here = TreeWorld()
+    alone = spec("r", composite("sum", "aggregate", 1, among=("sharp",)))
+    with pytest.raises(errors.RanksMissing, match="0 tasks"):
+        here.book.submit(alone, 0)
+    with pytest.raises(errors.RanksMissing, match="1 tasks"):
+        here.submit(ranks=1, among=("sharp",))
+    here.carry(here.book.submit(spec("r", composite("sum", "aggregate", 1)), 0))
+    here.round(3)
+    assert here.book.get("r").state is RequestState.RUNNING
+
+
+def test_a_tree_that_loses_a_switch_is_booked_anew_whole_and_keeps_its_name() -> None:
+    here = TreeWorld(leaf_spine(3, 2, 1))
+    request = here.submit(among=("sharp", "server"))
+    here.round()
+    before, name = where(request, "sum.sharp"), request.trees["sum"].name
+    spine = next(each for each in before if here.topology.level[here.topology.names.index(each)] == 2)
+    here.carry(here.book.node_lost(spine, here.now_ms))
+    here.round()
+    assert request.chosen["sum"] == "sharp"
+    assert len(set(before) & set(where(request, "sum.sharp"))) == 3
+    assert spine not in where(request, "sum.sharp")
+    assert request.trees["sum"].name == name
+    judge_trees(here)
+    leaf = next(each for each in before if each != spine)
+    here.carry(here.book.node_lost(leaf, here.now_ms))
+    here.round(2)
+    assert (request.chosen["sum"], where(request, "sum.sharp")) == ("server", [])
+    assert "a switch of its tree was lost" in " ".join(request.history)
+    assert request.trees["sum"].name == name, "ranks that run go on with it"
+
+
+def test_a_switch_that_the_controller_cannot_use_any_more_is_as_lost() -> None:
+    here = TreeWorld(leaf_spine(3, 2, 1))
+    request = here.submit()
+    here.round()
+    spine = max(map(here.topology.names.index, where(request, "sum.sharp")))
+    here.usable -= {spine}
+    here.tell("no answer")
+    here.round()
+    assert here.topology.names[spine] in where(request, "sum.sharp"), "while there is no answer nothing changes"
+    here.tell()
+    here.round()
+    assert here.topology.names[spine] not in where(request, "sum.sharp")
+    judge_trees(here)
+
+
+def test_a_tree_survives_a_restart_as_it_is_and_one_that_is_incomplete_is_booked_anew() -> None:
+    here = TreeWorld(leaf_spine(3, 2, 1))
+    request = here.submit()
+    here.round()
+    before = set(request.tasks)
+    here.again()
+    here.round(3)
+    assert set(here.book.get("r").tasks) == before
+    node = where(here.book.get("r"), "sum.sharp")[0]
+    here.carry(here.book.node_lost(node, here.now_ms))
+    here.again()
+    here.round(2)
+    judge_trees(here)
+    assert len(where(here.book.get("r"), "sum.sharp")) == 4
+
+
+def test_a_request_whose_ranks_have_all_ended_ends_with_its_tree() -> None:
+    here = TreeWorld()
+    request = here.submit()
+    here.round()
+    for identity in [each.identity for each in request.tasks.values() if not each.is_inc]:
+        here.running.pop(identity)
+        here.carry(here.book.ended("r", identity, True, "end", here.now_ms))
+    assert request.state is RequestState.SUCCEEDED
+    assert (here.running, request.tasks) == ({}, {})
+
+
+def test_a_tree_that_the_controller_refuses_gives_its_place_to_the_servers() -> None:
+    here = TreeWorld()
+    request = here.submit(among=("sharp", "server"))
+    here.round()
+    here.carry(here.book.tree_refused("r", "sum", "no_room: h1", here.now_ms))
+    assert where(request, "sum.sharp") == []
+    here.round()
+    assert request.chosen["sum"] == "server"
+    assert "no sharp: no_room: h1" in request.reasons["sum"]
+
+
+def test_a_quota_counts_the_largest_tree() -> None:
+    here = TreeWorld(fat_tree(4))
+    request = here.submit(ranks=3)
+    (tree,) = [each for each in here.hire.jobs["r"].request.groups if each.service == "sharp"]
+    assert tree.tasks == 9, "on each of three levels a switch for each rank"
+    here.round()
+    assert len(where(request, "sum.sharp")) <= tree.tasks
+
+
+# -- any sequence of events -------------------------------------------------------------------------------------------
+
+
+def drive(draw: Random, steps: int = 30) -> TreeWorld:
+    here = TreeWorld(draw.choice(TOPOLOGIES))
+    switches = range(here.topology.hosts, here.topology.nodes)
+    for _ in range(steps):
+        match draw.randrange(8):
+            case 0 | 1:
+                with contextlib.suppress(errors.RequestExists):
+                    among = draw.choice([(), ("sharp",), ("sharp", "server")])
+                    here.submit(f"r{draw.randrange(4)}", draw.randint(2, 5), among, draw.choice((2_048, 8_192)))
+            case 2:
+                if here.book.requests:
+                    name = draw.choice(sorted(here.book.requests))
+                    here.carry(here.book.cancel(name))
+                    here.carry(here.book.tree_released(name, "sum"))
+            case 3:
+                node = draw.choice(here.topology.names)
+                here.carry(here.book.node_lost(node, here.now_ms))
+                if draw.random() < 0.8:
+                    here.book.node_back(node)
+            case 4:
+                here.usable = frozenset(each for each in switches if draw.random() < 0.9)
+                here.tell(draw.choice(("", "", "away")))
+            case 5:
+                here.again()
+            case 6:
+                if here.running:
+                    identity = draw.choice(sorted(here.running))
+                    name = here.running.pop(identity)
+                    here.carry(here.book.lost(name, identity, "killed", here.now_ms))
+            case 7:
+                if here.book.requests:
+                    name = draw.choice(sorted(here.book.requests))
+                    here.carry(here.book.tree_refused(name, "sum", "no_room", here.now_ms))
+        here.round(draw.randrange(1, 3))
+        judge(here)
+        judge_trees(here)
+    return here
+
+
+@pytest.mark.parametrize("seed", range({"full": 200}.get(SIZE, 12)))
+def test_under_any_events_a_tree_is_whole_or_not_booked(seed: int) -> None:
+    here = drive(Random(seed))
+    for name in list(here.book.requests):
+        here.carry(here.book.cancel(name))
+    assert here.running == {}
+    assert all(not any(here.hire.resources.used(node)) for node in range(here.topology.nodes))
+
+
+@pytest.mark.parametrize("bug", ["any_switch", "never_broken", "size", "aside"])
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bug == "any_switch":
+        monkeypatch.setattr(
+            tree_hire, "within", lambda topology, hosts, allowed: candidates(topology, hosts, None, Random(0))
+        )
+    elif bug == "never_broken":
+        monkeypatch.setattr(TreeHire, "_fault_of", lambda *_: "")
+    elif bug == "size":
+        monkeypatch.setattr(TreeHire, "expect", lambda *_: None)
+        monkeypatch.setattr(TreeHire, "_broken", lambda *_: iter(()))
+    else:
+        monkeypatch.setattr(TreeHire, "_set_aside", lambda *_: None)
+    with pytest.raises((AssertionError, KeyError, errors.IncError)):
+        for seed in range(40):
+            drive(Random(seed))
+
