@@ -116,7 +116,7 @@ class PendingJob:
 
     def note_holding(self, now_ms: int) -> None:
         """Begin or end the time for which places are held without running. A job with an ended task runs already."""
-        is_holding = any(self.started.values()) and not self.ended and self.is_open
+        is_holding = any(self.started.values()) and not self.ended and bool(self.materialized() or self.undecided())
         if not is_holding:
             self.holding_since_ms = None
         elif self.holding_since_ms is None:

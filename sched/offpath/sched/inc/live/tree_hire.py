@@ -205,6 +205,8 @@ class TreeHire(LiveHire):
             return self._without.get(tree.id, _TAKEN_BACK)
         if self.fault:
             return self.fault
+        if not _ranks(job.request, tree):
+            return "no composite that can run on servers only is connected to it"
         hosts = self._hosts(job, tree)
         if len(hosts) < 2:
             return "its ranks are on one server: there is nothing to sum in the network"
