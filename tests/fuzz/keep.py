@@ -275,6 +275,7 @@ def messages(name: str) -> list[Any]:
             ina_admin.StatusRequest(),
             ina_admin.SubmitRequest(job="job", on=["h1", "h2"]),
             ina_admin.SubmitRequest(job="j" * 63, hosts=65_536, ranks_per_host=1024),
+            ina_admin.SubmitRequest(job="job", on=["h1", "h2"], switches=["s1", "s2", "s0"]),
             ina_admin.JobsRequest(after="a", limit=1),
             *(kind(job="job") for kind in (ina_admin.JobRequest, ina_admin.ExplainRequest, ina_admin.CancelRequest)),
             ina_admin.GroupsRequest(), ina_admin.HoldsRequest(), ina_admin.TreesRequest(after=1),

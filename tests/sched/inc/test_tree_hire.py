@@ -149,6 +149,11 @@ def test_ranks_wait_for_the_choice_and_without_room_for_a_tree_the_sum_runs_on_s
 
 def test_what_waits_for_a_tree_says_why() -> None:
     here = TreeWorld()
+    here.tell(tree_hire.NO_ANSWER_YET)
+    patient = here.submit("patient", 2)
+    here.round(3)
+    assert patient.waits == {"sum.sharp": f"4 wait: {tree_hire.NO_ANSWER_YET}"}, "it does not fall back meanwhile"
+    here.carry(here.book.cancel("patient"))
     here.tell("the INA controller is away")
     request = here.submit(among=("sharp",))
     here.round(3)

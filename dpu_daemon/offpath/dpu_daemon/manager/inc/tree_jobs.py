@@ -104,7 +104,8 @@ class TreeJobs:
         found = set()
         for name, node in self._nodes.items():
             self._down[name] = 0 if status.switches.get(name) else self._down[name] + 1
-            limit = _DOWN_LOOKS if node in self._scheduler.usable else 1
+            is_used = node in self._scheduler.usable or TREE_SERVICE in self._scheduler.resources.active(node)
+            limit = _DOWN_LOOKS if is_used else 1
             if self._down[name] < limit:
                 found.add(node)
         return frozenset(found)

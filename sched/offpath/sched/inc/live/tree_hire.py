@@ -36,7 +36,8 @@ from offpath.sched.inc.templates import MOST_SWITCHES
 
 TREE_SERVICE: Final = "sharp"
 """The service whose data plane is an aggregation tree of the INA controller."""
-_NO_ANSWER_YET: Final = "the INA controller has not answered yet"
+NO_ANSWER_YET: Final = "the INA controller has not answered yet"
+"""A fault during which a composite with a tree waits, instead of falling back."""
 _BEGAN_WITHOUT: Final = "its ranks have begun without a tree"
 _TAKEN_BACK: Final = "it was taken back"
 _RANKS_WAIT: Final = "not all its ranks have a place yet"
@@ -49,7 +50,7 @@ class TreeHire(LiveHire):
     def __init__(self, resources: Resources, *, preempt_ms: int) -> None:
         super().__init__(resources, preempt_ms=preempt_ms)
         self.usable: frozenset[int] = frozenset()
-        self.fault = _NO_ANSWER_YET
+        self.fault = NO_ANSWER_YET
         self._without: dict[GroupId, str] = {}
         """Why the last search found no tree; its composite's other implementations are in the network."""
         self._settled: set[GroupId] = set()
@@ -175,7 +176,7 @@ class TreeHire(LiveHire):
         """Trees that wait."""
         for tree in _trees(job):
             if _status(job, tree) is not Status.REMOVED and job.waiting(tree):
-                why = self._without.get(tree.id, _RANKS_WAIT)
+                why = self._without.get(tree.id, self.fault or _RANKS_WAIT)
                 yield Postponed(tree.id, job.waiting(tree), Reason(Why.NO_ROOM, why))
 
     # -- booking -----------------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ class TreeHire(LiveHire):
             for tree in _trees(job):
                 if _status(job, tree) is Status.REMOVED or self.resources.is_running(tree.id):
                     continue
-                if any(job.waiting(each) for each in _ranks(job.request, tree)):
+                if self.fault == NO_ANSWER_YET or any(job.waiting(each) for each in _ranks(job.request, tree)):
                     self._without.pop(tree.id, None)
                     continue
                 found = self._search(job, tree)
