@@ -28,9 +28,9 @@ from offpath.sched.inc.live.tree_hire import TREE_SERVICE, TreeHire
 logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.25
 """Between two queries of the controller."""
-_MISSES: Final = 4
+MISSES: Final = 4
 """The controller is away after so many queries in a row without a reply."""
-_DOWN_LOOKS: Final = 20
+DOWN_LOOKS: Final = 20
 """A switch in use is down after so many replies in a row that say so: a new controller has to reach its switches
 first."""
 _R = TypeVar("_R", bound=BaseModel)
@@ -61,22 +61,26 @@ class TreeJobs:
         self._there: dict[str, _Job] = {}
         """The jobs that the controller has, by name, without those that were cancelled."""
         self._down: Counter[str] = Counter()
+        self._misses = 0
         self._refusals: dict[str, str] = {}
         """The last refusal of each job, which is logged once."""
 
     async def run(self) -> None:
         """Without end. Raises: PlaceUnusable."""
-        misses = 0
         while True:
-            try:
-                await self._look()
-                misses = 0
-                await self._converge()
-            except LinkAway as fault:
-                misses += 1
-                if misses >= _MISSES:
-                    await self._away(str(fault))
+            await self.step()
             await asyncio.sleep(LOOK_S)
+
+    async def step(self) -> None:
+        """Query the controller once, and make its jobs what the book wants. Raises: PlaceUnusable."""
+        try:
+            await self._look()
+            self._misses = 0
+            await self._converge()
+        except LinkAway as fault:
+            self._misses += 1
+            if self._misses >= MISSES:
+                await self._away(str(fault))
 
     # -- looks ---------------------------------------------------------------------------------------------------------
     async def _look(self) -> None:
@@ -105,7 +109,7 @@ class TreeJobs:
         for name, node in self._nodes.items():
             self._down[name] = 0 if status.switches.get(name) else self._down[name] + 1
             is_used = node in self._scheduler.usable or TREE_SERVICE in self._scheduler.resources.active(node)
-            limit = _DOWN_LOOKS if is_used else 1
+            limit = DOWN_LOOKS if is_used else 1
             if self._down[name] < limit:
                 found.add(node)
         return frozenset(found)
