@@ -79,8 +79,8 @@ class World(contextlib.ExitStack):
         ranks = CompositeBody(name="ranks", instances=3, cpu_milli=1_000, argv=argv,
                               environment={"OMP_NUM_THREADS": "1"}, output=str(self.folder / "rank"))  # fmt: skip
         sums = CompositeBody(name="sum", template="aggregate", among=["sharp", "server"], argv=["sleep", "900"])
-        request = SubmitRequest(name="r", tenant="t", composite=[ranks, sums],
-                                connection=[ConnectionBody(source="ranks", target="sum", bidirectional=True)])  # fmt: skip
+        both = ConnectionBody(source="ranks", target="sum", bidirectional=True)
+        request = SubmitRequest(name="r", tenant="t", composite=[ranks, sums], connection=[both])
         with inc_client.client(self.manager.runtime_dir) as client:
             client.query(request, inc_admin.Shown)
 

@@ -60,7 +60,8 @@ class Controller:
                                            is_allowed=True, why="")
                         for job, switch in self.holds
                     ]  # fmt: skip
-                    return ina_admin.Holds(holds=lines_[request.after :][:1], next=(request.after + 1) % (len(lines_) or 1))
+                    after = (request.after + 1) % (len(lines_) or 1)
+                    return ina_admin.Holds(holds=lines_[request.after :][:1], next=after)
         except JobRefused as refused:
             return Fault(code=refused.code, detail=refused.detail)
         return Fault(code="unanswerable", detail="")
@@ -125,14 +126,14 @@ async def test_a_rank_starts_when_the_controller_has_its_job_on_the_booked_switc
     request = rig.world.submit()
     rig.world.round()
     with pytest.raises(LinkAway, match="not at the INA controller yet"):
-        rig.trees.environment(request, rig.rank(request))
+        await rig.trees.environment(request, rig.rank(request))
     await rig.trees.step()
     (job,) = rig.controller.jobs.known()
     assert job.name == request.trees["sum"].name
     assert sorted(job.hosts) == where(request, "ranks.server")
     assert sorted(job.switches or ()) == where(request, "sum.sharp")
     expected = {"OFFPATH_INA_JOB": job.name, "OFFPATH_INA_DIRECTORY": "/ina"}
-    assert rig.trees.environment(request, rig.rank(request)) == expected
+    assert (await rig.trees.environment(request, rig.rank(request))) == expected
     assert rig.world.saved["r"].trees["sum"].environment == expected
     await rig.trees.step()
     assert rig.controller.submissions == 1
@@ -192,7 +193,7 @@ async def test_a_tree_that_the_controller_refuses_falls_back_and_leaves_nothing(
     rig.world.round()
     assert request.chosen["sum"] == "server"
     assert "no sharp: the INA controller refuses it: no_room" in request.reasons["sum"]
-    assert rig.trees.environment(request, rig.rank(request)) == {}
+    assert (await rig.trees.environment(request, rig.rank(request))) == {}
     rig.world.carry(rig.world.book.cancel("r"))
     await rig.trees.step()
     assert request.trees == {}
@@ -208,7 +209,7 @@ async def test_a_controller_that_is_away_makes_no_tree_and_keeps_no_rank_waiting
     assert "INA controller at" in rig.world.hire.fault
     rig.world.round()
     assert request.chosen["sum"] == "sharp", "the tree stays"
-    assert rig.trees.environment(request, rig.rank(request))
+    assert await rig.trees.environment(request, rig.rank(request))
     other = rig.world.submit("other", 2, ("sharp", "server"))
     rig.world.round(2)
     assert (other.state, "sharp" in other.chosen.values()) == (RequestState.RUNNING, False)

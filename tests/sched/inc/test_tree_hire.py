@@ -172,9 +172,9 @@ def test_what_waits_for_a_tree_says_why() -> None:
 def test_a_sum_without_ranks_is_refused_if_nothing_else_can_run() -> None:
     here = TreeWorld()
     alone = spec("r", composite("sum", "aggregate", 1, among=("sharp",)))
-    with pytest.raises(errors.RanksMissing, match="0 tasks"):
+    with pytest.raises(errors.RanksMissing, match="it has 0"):
         here.book.submit(alone, 0)
-    with pytest.raises(errors.RanksMissing, match="1 tasks"):
+    with pytest.raises(errors.RanksMissing, match="it has 1"):
         here.submit(ranks=1, among=("sharp",))
     here.carry(here.book.submit(spec("r", composite("sum", "aggregate", 1)), 0))
     here.round(3)

@@ -101,8 +101,8 @@ class Jobs:
         self, name: str, hosts: int, on: Sequence[str], ranks_per_host: int, now_ns: int,
         switches: Sequence[str] | None = None,
     ) -> Job:  # fmt: skip
-        """Admit and place a job. One that is known with ``switches``, or was discovered on some of the hosts ``on``, may
-        be submitted again with ``switches``: hosts and switches are then replaced. Raises: JobRefused."""
+        """Admit and place a job. One that is known with ``switches``, or was discovered on some of the hosts ``on``,
+        may be submitted again with ``switches``: hosts and switches are then replaced. Raises: JobRefused."""
         if switches is not None and not on:
             raise JobRefused("hosts", "a job that is restricted to switches needs the names of its hosts")
         known = self._jobs.get(name)

@@ -23,7 +23,7 @@ class PendingJob:
     its tasks have ended. ``shunned``: by composite, the implementation whose choice was taken back, and when; until
     `forgive` it is not chosen again while there is another. ``holding_since_ms``: since when it holds places while
     others of its tasks wait and none starts; None if it does not. ``not_before_ms``: it stays out of the network until
-    then. ``aside``: groups that wait, and of which the network has nothing for now. ``sizes``: of groups whose number of
+    then. ``aside``: groups that wait, and that are not in the network. ``sizes``: of groups whose number of
     tasks was found only when they were placed."""
 
     request: PolyReq

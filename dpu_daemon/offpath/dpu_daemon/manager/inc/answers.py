@@ -94,10 +94,11 @@ class IncAnswers:
     def _task(self, request: Request, task: Task) -> wire.TaskLine:
         job = self._shell.book.scheduler.jobs.get(request.spec.name)
         group = job.request.by_id.get((request.spec.name, task.group)) if job is not None else None
+        size = job.size(group) if job is not None and group is not None else 0
         service = request.spec.programs[task.composite].service if task.address else Service.NONE
         return wire.TaskLine(
             identity=task.identity, composite=task.composite, group=task.group, flavor=task.implementation,
-            where=task.node, is_inc=task.is_inc, slot=task.slot, of=job.size(group) if job is not None and group is not None else 0,
+            where=task.node, is_inc=task.is_inc, slot=task.slot, of=size,
             service=service.value, state=str(task.state), address=task.address, reason=task.reason[:120],
         )  # fmt: skip
 

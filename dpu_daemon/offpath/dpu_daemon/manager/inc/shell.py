@@ -255,7 +255,7 @@ class IncShell:
 
     async def _start_process(self, request: Request, task: Task) -> str:
         """Why the engine refuses it; empty: it does not. Raises: JobEngineError, LinkAway."""
-        more = self._trees.environment(request, task) if self._trees is not None else {}
+        more = await self._trees.environment(request, task) if self._trees is not None else {}
         order = process_order(request, task, self.table.python or sys.executable, self._secret, more)
         try:
             job = await self._engine.start(order)

@@ -150,12 +150,14 @@ class TreeJobs:
             reply = await query_controller(self._path, ina_admin.CancelRequest(job=tree.name), ina_admin.InaJob)
             if not isinstance(reply, Fault) or reply.code == "unknown_job":
                 del self._there[tree.name]
-        elif not any(task.is_inc and task.composite == composite for task in request.tasks.values()):
+        else:
             async with self._lock:
-                await self._carry(self._book.tree_released(request.spec.name, composite))
+                if not any(task.is_inc and task.composite == composite for task in request.tasks.values()):
+                    await self._carry(self._book.tree_released(request.spec.name, composite))
 
     async def _keep(self, request: Request, composite: str, tree: TreeJob) -> None:
-        wanted = self._wanted(request, composite, tree)
+        async with self._lock:  # a round changes tasks in a thread
+            wanted = self._wanted(request, composite, tree)
         if wanted is None or (wanted == self._there.get(tree.name) and tree.environment):
             return
         reply = await query_controller(self._path, ina_admin.SubmitRequest(
@@ -190,9 +192,13 @@ class TreeJobs:
         return _Job(there.hosts, there.ranks_per_host, switches) if there is not None and there.hosts else None
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
-    def environment(self, request: Request, task: Task) -> dict[str, str]:
+    async def environment(self, request: Request, task: Task) -> dict[str, str]:
         """What a task on a server needs to use trees: empty if it is no rank. Raises: LinkAway: the controller does not
         have its job yet."""
+        async with self._lock:
+            return self._environment(request, task)
+
+    def _environment(self, request: Request, task: Task) -> dict[str, str]:
         found: dict[str, str] = {}
         for composite, tree in request.trees.items():
             if all(task.group != each.id[1] for each in self._scheduler.ranks(request.spec.name, composite)):
@@ -208,7 +214,9 @@ class TreeJobs:
     async def before_stop(self, request: Request, task: Task) -> None:
         """Raises: LinkAway: the controller may still use the switch for the task's tree."""
         tree = request.trees.get(task.composite)
-        if tree is None or not _is_of_tree(task) or _is_replaced(request, task):
+        async with self._lock:
+            is_replaced = _is_replaced(request, task)
+        if tree is None or not _is_of_tree(task) or is_replaced:
             return
         if self._scheduler.fault:
             raise LinkAway(self._scheduler.fault)

@@ -165,8 +165,8 @@ class Book:
         return commands
 
     def _begin(self) -> Iterator[Command]:
-        """Start what is placed: of a gang only once all is. A request that may get a tree is one: its ranks learn of the
-        tree at their start."""
+        """Start what is placed: of a gang only once all is. A request that may get a tree is one: its ranks learn of
+        the tree at their start."""
         for request in self.requests.values():
             if request.state.is_final:
                 continue

@@ -1,7 +1,7 @@
 """SHArP as a tree of switches over the racks of the tasks that sum (its *ranks*), for a running cluster.
 
 The flow network cannot place it: which switches form a tree, and how many, follows from where the ranks are. So these
-groups stay out of the network. When all ranks of a job have places, the tree with the fewest switches that all have room
+groups stay out of the network. When all ranks of a job have places, the tree with the fewest switches with room
 is booked, whole or not at all. If there is none, the network gets the composite's other implementations. A tree that
 has lost a switch, or that no longer joins its ranks' racks, is given back whole and booked anew.
 
@@ -59,17 +59,14 @@ class TreeHire(LiveHire):
     # -- jobs --------------------------------------------------------------------------------------------------------
     def prepared(self, request: PolyReq) -> PolyReq:
         """With the most switches that the trees could need: quotas count these. Raises: RanksMissing."""
-        groups = []
-        for group in request.groups:
-            if group.service == TREE_SERVICE:
-                ranks = sum(each.tasks for each in _ranks(request, group))
-                if ranks < 2 and "1" not in group.flavor:
-                    raise RanksMissing(
-                        f"{group.id[1]} is connected to {ranks} tasks that can run on servers only: 2 or more are needed"
-                    )
-                group = replace(group, tasks=self._most_switches(group, ranks))
-            groups.append(group)
+        groups = (self._prepared(request, each) if each.service == TREE_SERVICE else each for each in request.groups)
         return replace(request, groups=tuple(groups))
+
+    def _prepared(self, request: PolyReq, tree: TaskGroup) -> TaskGroup:
+        ranks = sum(each.tasks for each in _ranks(request, tree))
+        if ranks < 2 and "1" not in tree.flavor:
+            raise RanksMissing(f"{tree.id[1]} needs 2 or more tasks that can run on servers only: it has {ranks}")
+        return replace(tree, tasks=self._most_switches(tree, ranks))
 
     def _most_switches(self, group: TaskGroup, ranks: int) -> int:
         """On each level a switch for each rank, if there are so many."""
@@ -137,7 +134,7 @@ class TreeHire(LiveHire):
     def round(self, now_ms: int) -> list[Decision]:
         """See `Hire`."""
         decisions = [self._explained(each) for each in super().round(now_ms)]
-        decisions += self._grow(now_ms)
+        decisions += [*self._broken(now_ms), *self._grow(now_ms)]  # ranks may have got places in other racks
         for job in self.jobs.values():
             self._set_aside(job)
             decisions += self._open(job)
@@ -258,7 +255,7 @@ class TreeHire(LiveHire):
                     job.shunned.pop(tree.composite, None)  # another tree may do
 
     def _fault_of(self, job: PendingJob, tree: TaskGroup) -> str:
-        """Why the tree cannot stay; empty: it can. While a rank has no place, or has ended, its hosts are not judged."""
+        """Why the tree cannot stay; empty: it can. While a rank has no place, or has ended, hosts are not judged."""
         places = set(self.resources.places(tree.id))
         if len(places) < job.size(tree):
             return "a switch of its tree was lost"
