@@ -137,6 +137,11 @@ ENTRIES: Final = (
             "compare the topology with the controller's `[[switch]]` tables; else fix the plug-in",
         ),
         (
+            "SwitchUnknown",
+            "a job is restricted to a switch that does not aggregate",
+            "compare its name with the controller's `[[switch]]` tables",
+        ),
+        (
             "PolicyFault",
             "a plug-in of the controller gave an invalid answer; the built-in policy decides from then on",
             "fix the plug-in that the log names",

@@ -185,6 +185,8 @@ class TreeJobs:
         held = [each for each in request.tasks.values() if each.state is not TaskState.STOPPING]
         ranks = sorted((each for each in held if each.group in names), key=lambda each: (each.group, each.slot))
         switches = tuple(sorted(each.node for each in held if each.composite == composite and _is_of_tree(each)))
+        if not self._scheduler.is_whole(request.spec.name, composite):
+            switches = ()  # it is given back in the next round
         there = self._there.get(tree.name)
         if len(ranks) == sum(each.tasks for each in groups) and switches:
             counts = Counter(each.node for each in ranks)
@@ -245,7 +247,7 @@ def _is_of_tree(task: Task) -> bool:
 def _is_replaced(request: Request, task: Task) -> bool:
     """Another task of the tree has the switch, so the job goes on there."""
     return any(
-        each.node == task.node and each.composite == task.composite and each.is_inc
+        each.identity != task.identity and each.node == task.node and each.composite == task.composite and each.is_inc
         and each.state is not TaskState.STOPPING
         for each in request.tasks.values()
     )  # fmt: skip

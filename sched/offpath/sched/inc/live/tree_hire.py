@@ -122,6 +122,12 @@ class TreeHire(LiveHire):
         trees = [each for each in _trees(job) if each.composite == composite] if job is not None else []
         return _ranks(job.request, trees[0]) if job is not None and trees else []
 
+    def is_whole(self, name: str, composite: str) -> bool:
+        """The tree of the composite has all its switches."""
+        job = self.jobs.get(name)
+        trees = [each for each in _trees(job) if each.composite == composite] if job is not None else []
+        return job is not None and all(len(self.resources.places(each.id)) == job.size(each) for each in trees)
+
     # -- a round -----------------------------------------------------------------------------------------------------
     def take_back(self, now_ms: int) -> list[Decision]:
         """See `Hire`. Broken trees are given back first, and trees are booked for ranks that have places. It needs no
