@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -74,14 +75,11 @@ def test_switches_without_a_tree_are_refused_when_they_are_given() -> None:
 
 
 def test_a_planted_bug_that_ignores_the_restriction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from random import Random
-
     monkeypatch.setattr(
         planner_module, "within", lambda topology, hosts, allowed: candidates(topology, hosts, None, Random(0))
     )
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        for spine in SPINES:
-            test_a_restricted_job_gets_a_tree_of_its_switches_and_loses_it_with_them(spine)
+    with pytest.raises(AssertionError):
+        test_a_restricted_job_gets_a_tree_of_its_switches_and_loses_it_with_them(SPINES[0])
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ async def test_a_tree_that_the_controller_refuses_falls_back_and_leaves_nothing(
     for number in range(4):  # its hosts are full with other jobs
         rig.controller.jobs.submit(f"full{number}", 0, rig.world.topology.names[:6], 1, 0)
     request = await rig.running(among=("sharp", "server"))
-    rig.world.round()
+    rig.world.round(6)
     assert request.chosen["sum"] == "server"
     assert "no sharp: the INA controller refuses it: no_room" in request.reasons["sum"]
     assert (await rig.trees.environment(request, rig.rank(request))) == {}
@@ -211,7 +211,7 @@ async def test_a_controller_that_is_away_makes_no_tree_and_keeps_no_rank_waiting
     assert request.chosen["sum"] == "sharp", "the tree stays"
     assert await rig.trees.environment(request, rig.rank(request))
     other = rig.world.submit("other", 2, ("sharp", "server"))
-    rig.world.round(2)
+    rig.world.round(6)
     assert (other.state, "sharp" in other.chosen.values()) == (RequestState.RUNNING, False)
 
 
@@ -222,7 +222,7 @@ async def test_a_tree_that_was_never_confirmed_is_given_back_when_the_controller
     await rig.socket.close()
     for _ in range(MISSES):
         await rig.trees.step()
-    rig.world.round()
+    rig.world.round(6)
     assert (request.state, request.chosen["sum"]) == (RequestState.RUNNING, "server")
 
 

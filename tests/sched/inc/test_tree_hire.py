@@ -103,7 +103,7 @@ def judge_trees(here: TreeWorld) -> None:
 
 
 def test_ranks_of_three_racks_get_their_leaves_and_one_spine_and_start_with_them() -> None:
-    here = TreeWorld(leaf_spine(3, 2, 1))
+    here = TreeWorld(leaf_spine(3, 1, 2))
     request = here.submit()
     here.round()
     assert request.state is RequestState.RUNNING
@@ -122,14 +122,14 @@ def test_ranks_of_three_racks_get_their_leaves_and_one_spine_and_start_with_them
 
 
 def test_ranks_of_one_rack_need_its_leaf_only() -> None:
-    here = TreeWorld(leaf_spine(1, 1, 3))
+    here = TreeWorld(leaf_spine(1, 3, 1))
     request = here.submit()
     here.round()
     assert where(request, "sum.sharp") == [here.topology.names[3]]
 
 
 def test_ranks_wait_for_the_choice_and_without_room_for_a_tree_the_sum_runs_on_servers() -> None:
-    here = TreeWorld(leaf_spine(2, 1, 2))
+    here = TreeWorld(leaf_spine(2, 2, 1))
     first = here.submit("first", 3)
     here.round()
     assert first.chosen["sum"] == "sharp"
@@ -138,7 +138,7 @@ def test_ranks_wait_for_the_choice_and_without_room_for_a_tree_the_sum_runs_on_s
     second = here.submit("second", 3, among=("sharp", "server"))
     here.round()
     assert {each.state for each in second.tasks.values()} == {TaskState.PLACED}, "they would not learn of the tree"
-    here.round()
+    here.round(6)
     assert second.chosen["sum"] == "server"
     assert "no sharp: no tree of switches with room joins" in second.reasons["sum"]
     assert second.state is RequestState.RUNNING
@@ -182,7 +182,7 @@ def test_a_sum_without_ranks_is_refused_if_nothing_else_can_run() -> None:
 
 
 def test_a_tree_that_loses_a_switch_is_booked_anew_whole_and_keeps_its_name() -> None:
-    here = TreeWorld(leaf_spine(3, 2, 1))
+    here = TreeWorld(leaf_spine(3, 1, 2))
     request = here.submit(among=("sharp", "server"))
     here.round()
     before, name = where(request, "sum.sharp"), request.trees["sum"].name
@@ -203,7 +203,7 @@ def test_a_tree_that_loses_a_switch_is_booked_anew_whole_and_keeps_its_name() ->
 
 
 def test_a_switch_that_the_controller_cannot_use_any_more_is_as_lost() -> None:
-    here = TreeWorld(leaf_spine(3, 2, 1))
+    here = TreeWorld(leaf_spine(3, 1, 2))
     request = here.submit()
     here.round()
     spine = max(map(here.topology.names.index, where(request, "sum.sharp")))
@@ -218,7 +218,7 @@ def test_a_switch_that_the_controller_cannot_use_any_more_is_as_lost() -> None:
 
 
 def test_a_tree_survives_a_restart_as_it_is_and_one_that_is_incomplete_is_booked_anew() -> None:
-    here = TreeWorld(leaf_spine(3, 2, 1))
+    here = TreeWorld(leaf_spine(3, 1, 2))
     request = here.submit()
     here.round()
     before = set(request.tasks)
@@ -250,7 +250,7 @@ def test_a_tree_that_the_controller_refuses_gives_its_place_to_the_servers() -> 
     here.round()
     here.carry(here.book.tree_refused("r", "sum", "no_room: h1", here.now_ms))
     assert where(request, "sum.sharp") == []
-    here.round()
+    here.round(6)
     assert request.chosen["sum"] == "server"
     assert "no sharp: no_room: h1" in request.reasons["sum"]
 
@@ -306,6 +306,11 @@ def drive(draw: Random, steps: int = 30) -> TreeWorld:
     return here
 
 
+def drive_many(count: int) -> None:
+    for seed in range(count):
+        drive(Random(seed))
+
+
 @pytest.mark.parametrize("seed", range({"full": 200}.get(SIZE, 12)))
 def test_under_any_events_a_tree_is_whole_or_not_booked(seed: int) -> None:
     here = drive(Random(seed))
@@ -329,6 +334,4 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     else:
         monkeypatch.setattr(TreeHire, "_set_aside", lambda *_: None)
     with pytest.raises((AssertionError, KeyError, errors.IncError)):
-        for seed in range(40):
-            drive(Random(seed))
-
+        drive_many(40)

@@ -278,6 +278,10 @@ class Jobs:
         return tuple(found)
 
 
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 def _may_be_replaced(job: Job, on: Sequence[str]) -> bool:
     """A job that was discovered belongs to the submitter that names all its hosts."""
     return job.switches is not None or (not job.is_submitted and set(job.hosts) <= set(on))
@@ -304,7 +308,7 @@ def _remembered(data: dict[str, Any], now_ns: int) -> Job | None:
             job.incarnation = incarnation
             job.cancelled = cancelled if isinstance(cancelled, int) and 0 <= cancelled <= _MOST_INTEGER else None
             switches = data.get("switches")
-            if not (switches is None or isinstance(switches, list) and all(isinstance(each, str) for each in switches)):
+            if switches is not None and not _are_names(switches):
                 return None  # without its restriction it might use switches that others have
             job.switches = None if switches is None else tuple(switches)
             return job

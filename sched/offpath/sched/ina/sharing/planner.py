@@ -177,7 +177,7 @@ class Planner:
         return self._assignments
 
     def _plan(self, views: Iterable[events.JobView], up: Iterable[str], turn: int) -> None:
-        topology, numbers = self._topology, self._topology.host_numbers
+        numbers = self._topology.host_numbers
         without: dict[str, str] = {}
         ranks: dict[str, tuple[int, ...]] = {}
         for view in views:
