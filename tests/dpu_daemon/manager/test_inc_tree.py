@@ -45,7 +45,7 @@ class World(contextlib.ExitStack):
             InaCluster(f"{self.folder}/cluster", where, hosts=HOSTS, policy={"mode": "exclusive"})
         )
         self.booked = self.start_booked()
-        self.callback(lambda: self.booked.kill())
+        self.callback(self.end_booked)
         self.manager = self.enter_context(JobManager(str(self.folder / "manager"), self.tables()))
 
     def start_booked(self) -> Popen[bytes]:
@@ -56,6 +56,10 @@ class World(contextlib.ExitStack):
                          "sharp", stdout=log, stderr=log)  # fmt: skip
         until(control.exists)
         return made
+
+    def end_booked(self) -> None:
+        self.booked.kill()
+        self.booked.wait()
 
     def tables(self) -> dict[str, object]:
         nodes = [{"name": host, "gpus": 1, "switch": leaf} for host, leaf in zip(HOSTS, LEAVES, strict=True)]
@@ -150,8 +154,7 @@ def test_ranks_sum_through_the_booked_tree_go_on_without_it_and_nothing_is_left_
     assert [set(each.switches or ()) for each in world.jobs()] == [TREE]
 
     world.switches.processes["s1"].kill()
-    world.booked.kill()
-    world.booked.wait()
+    world.end_booked()
     world.goes_on("plain")
     until(lambda: world.is_running("server"))
     assert world.booked_switches() == set()
