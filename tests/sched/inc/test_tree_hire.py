@@ -11,7 +11,7 @@ import pytest
 
 from offpath.sched.ina.trees import candidates
 from offpath.sched.inc import errors
-from offpath.sched.inc.live import tree_hire
+from offpath.sched.inc.live import tree_events, tree_hire
 from offpath.sched.inc.live.book import Book
 from offpath.sched.inc.live.ports import Ports
 from offpath.sched.inc.live.records import Request, RequestState, TaskState
@@ -117,7 +117,7 @@ def test_ranks_of_three_racks_get_their_leaves_and_one_spine_and_start_with_them
     assert (here.running, request.tasks) == ({}, {})
     with pytest.raises(errors.RequestExists, match="still being stopped"):
         here.submit()
-    here.carry(here.book.tree_released("r", "sum"))
+    here.carry(tree_events.released(here.book, "r", "sum"))
     here.submit()
 
 
@@ -248,7 +248,7 @@ def test_a_tree_that_the_controller_refuses_gives_its_place_to_the_servers() -> 
     here = TreeWorld()
     request = here.submit(among=("sharp", "server"))
     here.round()
-    here.carry(here.book.tree_refused("r", "sum", "no_room: h1", here.now_ms))
+    here.carry(tree_events.refused(here.book, "r", "sum", "no_room: h1", here.now_ms))
     assert where(request, "sum.sharp") == []
     here.round(6)
     assert request.chosen["sum"] == "server"
@@ -280,7 +280,7 @@ def drive(draw: Random, steps: int = 30) -> TreeWorld:
                 if here.book.requests:
                     name = draw.choice(sorted(here.book.requests))
                     here.carry(here.book.cancel(name))
-                    here.carry(here.book.tree_released(name, "sum"))
+                    here.carry(tree_events.released(here.book, name, "sum"))
             case 3:
                 node = draw.choice(here.topology.names)
                 here.carry(here.book.node_lost(node, here.now_ms))
@@ -299,7 +299,7 @@ def drive(draw: Random, steps: int = 30) -> TreeWorld:
             case 7:
                 if here.book.requests:
                     name = draw.choice(sorted(here.book.requests))
-                    here.carry(here.book.tree_refused(name, "sum", "no_room", here.now_ms))
+                    here.carry(tree_events.refused(here.book, name, "sum", "no_room", here.now_ms))
         here.round(draw.randrange(1, 3))
         judge(here)
         judge_trees(here)

@@ -21,6 +21,7 @@ from offpath.bindings.runtime import CONTROLLER_SOCKET, local_socket
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.wire.admin import Fault
 from offpath.dpu_daemon.manager.inc.links import LinkAway, query_controller
+from offpath.sched.inc.live import tree_events
 from offpath.sched.inc.live.book import Book
 from offpath.sched.inc.live.records import Command, Request, Task, TaskState, TreeJob
 from offpath.sched.inc.live.tree_hire import TREE_SERVICE, TreeHire
@@ -124,7 +125,7 @@ class TreeJobs:
                 for composite, tree in list(request.trees.items()):
                     if not tree.environment:
                         await self._carry(
-                            self._book.tree_refused(request.spec.name, composite, why[:400], self._now_ms())
+                            tree_events.refused(self._book, request.spec.name, composite, why[:400], self._now_ms())
                         )
 
     async def _query(self, request: ina_admin.Request, wanted: type[_R]) -> _R:
@@ -153,7 +154,7 @@ class TreeJobs:
         else:
             async with self._lock:
                 if not any(task.is_inc and task.composite == composite for task in request.tasks.values()):
-                    await self._carry(self._book.tree_released(request.spec.name, composite))
+                    await self._carry(tree_events.released(self._book, request.spec.name, composite))
 
     async def _keep(self, request: Request, composite: str, tree: TreeJob) -> None:
         async with self._lock:  # a round changes tasks in a thread
@@ -171,11 +172,13 @@ class TreeJobs:
                 if self._refusals.get(tree.name) != why:
                     logger.info("request %s: %s", request.spec.name, why, extra={"code": "inc_tree_refused"})
                 self._refusals[tree.name] = why
-                await self._carry(self._book.tree_refused(request.spec.name, composite, why, self._now_ms()))
+                await self._carry(tree_events.refused(self._book, request.spec.name, composite, why, self._now_ms()))
             else:
                 self._there[tree.name] = wanted
                 self._refusals.pop(tree.name, None)
-                await self._carry(self._book.tree_confirmed(request.spec.name, composite, reply.job.environment))
+                await self._carry(
+                    tree_events.confirmed(self._book, request.spec.name, composite, reply.job.environment)
+                )
 
     def _wanted(self, request: Request, composite: str, tree: TreeJob) -> _Job | None:
         """The job as it should be; None: it need not be there. While not every rank has a place, or once one has ended,

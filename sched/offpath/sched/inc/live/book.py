@@ -8,7 +8,7 @@ counts as free at once, and a switch that is still full refuses the next task, w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -132,7 +132,7 @@ class Book:
         quotas.check(spec.tenant, quota, held, quotas.taken(poly))
 
     def _forget_oldest(self) -> Iterator[Command]:
-        final = [each for each in self.requests.values() if _is_gone(each)]
+        final = [each for each in self.requests.values() if each.is_gone]
         for each in final[: max(0, len(final) - MOST_FINAL)]:
             del self.requests[each.spec.name]
             yield Drop(each.spec.name)
@@ -186,7 +186,7 @@ class Book:
             elif changed:
                 yield Save(request.spec.name)
 
-    def _apply(self, decisions: Sequence[Decision]) -> Iterator[Command]:
+    def _apply(self, decisions: Iterable[Decision]) -> Iterator[Command]:
         for each in decisions:
             match each:
                 case FlavorChosen(job, composite, implementation, reason):
@@ -311,35 +311,9 @@ class Book:
         request = self.requests.get(name)
         return request, request.tasks.get(identity) if request is not None else None
 
-    # -- trees: see `TreeHire` ---------------------------------------------------------------------------------------
-    def tree_confirmed(self, name: str, composite: str, environment: dict[str, str]) -> list[Command]:
-        """The INA controller has the job of the composite's tree. May be repeated."""
-        request = self.requests.get(name)
-        tree = request.trees.get(composite) if request is not None else None
-        if request is None or tree is None or tree.environment == environment:
-            return []
-        request.trees[composite] = replace(tree, environment=environment)
-        request.note(f"{composite}: its tree's job at the INA controller is {tree.name}")
-        return [Save(name)]
-
-    def tree_refused(self, name: str, composite: str, why: str, now_ms: int) -> list[Command]:
-        """The INA controller does not take the tree: its places are given back. May be repeated."""
-        job = self.scheduler.jobs.get(name)
-        groups = [each for each in job.request.groups if each.composite == composite] if job is not None else []
-        decisions = [
-            decision
-            for each in groups
-            if self.scheduler.is_tree(each.id)
-            for decision in self.scheduler.refuse(each.id, why, now_ms)
-        ]
+    def decided(self, decisions: Iterable[Decision]) -> list[Command]:
+        """The scheduler has decided this outside of a round."""
         return list(self._apply(decisions))
-
-    def tree_released(self, name: str, composite: str) -> list[Command]:
-        """The INA controller has no such job any more. May be repeated."""
-        request = self.requests.get(name)
-        if request is None or request.trees.pop(composite, None) is None:
-            return []
-        return [Save(name)]
 
     # -- nodes -----------------------------------------------------------------------------------------------------
     def node_lost(self, name: str, now_ms: int) -> list[Command]:
@@ -378,7 +352,7 @@ class Book:
             except IncRefused as refused:
                 request.state = RequestState.FAILED
                 request.note(f"after a restart it is refused: {refused}"[:400])
-                _stop_all(request)
+                request.stop_all()
                 continue
             held = Counter(each.group for each in request.tasks.values() if each.state is not TaskState.STOPPING)
             for group, tasks in held.items():
@@ -420,16 +394,3 @@ class Book:
                 assert len({each.slot for each in mine}) == len(mine), f"{name}: two tasks have one slot"
                 if mine:
                     assert flavors.status(group.flavor, job.active) is flavors.Status.SELECTED, group.id
-
-
-def _is_gone(request: Request) -> bool:
-    """It has ended, and nothing of it is left anywhere."""
-    return request.state.is_final and not request.tasks and not request.trees
-
-
-def _stop_all(request: Request) -> None:
-    for task in list(request.tasks.values()):
-        if task.state is TaskState.PLACED:
-            del request.tasks[task.identity]
-        else:
-            task.state = TaskState.STOPPING

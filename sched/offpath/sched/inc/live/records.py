@@ -133,6 +133,19 @@ class Request:
     failures: int = 0
     trees: dict[str, TreeJob] = field(default_factory=dict)
 
+    @property
+    def is_gone(self) -> bool:
+        """It has ended, and nothing of it is left anywhere."""
+        return self.state.is_final and not self.tasks and not self.trees
+
+    def stop_all(self) -> None:
+        """Of its tasks none has a place any more."""
+        for task in list(self.tasks.values()):
+            if task.state is TaskState.PLACED:
+                del self.tasks[task.identity]
+            else:
+                task.state = TaskState.STOPPING
+
     def note(self, line: str) -> None:
         """Add to the history, unless it is the last line already."""
         if self.history[-1:] != [line]:
