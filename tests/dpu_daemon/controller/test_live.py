@@ -127,6 +127,27 @@ def test_a_job_is_submitted_seen_granted_explained_and_over(world: World) -> Non
     assert offpath("job", "list", "--runtime-dir", where, "--json").document[0]["state"] == "cancelled"
 
 
+def test_a_job_that_is_restricted_to_switches_is_refused_without_a_tree_and_loses_it_when_it_is_given_none(
+    world: World,
+) -> None:
+    where = ["--runtime-dir", world.cluster.path("controller")]
+    submit = ["job", "submit", "only", "--on", "h1,h2", "--ranks-per-host", "2", *where]
+    assert "no_tree" in offpath(*submit, "--switch", "s1,s2").err
+    assert "unknown_switch" in offpath(*submit, "--switch", "s1,s2,s9").err
+    done = offpath(*submit, "--switch", "s0,s1,s2")
+    assert done.code == 0, done.err
+    job = world.job("only")
+    world.cluster.granted(["only"])
+    assert "restricted to s0, s1, s2" in offpath("job", "show", "only", *where).out
+    with world.cluster.client() as client:
+        none = ina_admin.SubmitRequest(job="only", on=list(HOSTS), ranks_per_host=2, switches=[])
+        client.query(none, ina_admin.InaJob)
+    until(lambda: not job.has_tree and not world.holds())
+    assert "within no switches" in world.explained("only").where
+    assert offpath(*submit, "--switch", "s0,s1,s2").code == 0
+    world.cluster.granted(["only"])
+
+
 def test_two_jobs_share_a_root_in_every_mode_and_the_plan_knows_their_steps(world: World) -> None:
     one, two = world.job("one"), world.job("two")
     world.cluster.granted(["one", "two"])
