@@ -35,7 +35,7 @@ class World(contextlib.ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="offpath-tree-"))
         self.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.switches = self.enter_context(Switches(f"{self.folder}/switches", leaves=len(HOSTS)))
         where = {
