@@ -10,6 +10,8 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
 from random import Random
 from typing import Protocol
 
@@ -81,20 +83,31 @@ class Known:
 
 def roots(topology: Topology, hosts: Sequence[int]) -> list[int]:
     """The switches above all ``hosts`` that are closest to them; empty if none exists."""
+    found = _numbers(topology, reduce(and_, _above_each(topology, hosts), -1))
+    lowest = min((topology.level[switch] for switch in found), default=0)
+    return [switch for switch in found if topology.level[switch] == lowest]
+
+
+def _above_each(topology: Topology, hosts: Sequence[int]) -> list[int]:
+    """For hosts with the same leaf switches together: a bit set of the switches above them."""
     above, first = topology.above, topology.hosts
-    common = -1
+    masks = []
     for leaves in {topology.up[host] for host in hosts}:
         mask = 0
         for leaf, _ in leaves:
             mask |= above[leaf - first]
-        common &= mask
+        masks.append(mask)
+    return masks
+
+
+def _numbers(topology: Topology, mask: int) -> list[int]:
+    """The switches of a bit set, in order."""
     found = []
-    while common > 0:
-        low = common & -common
-        found.append(first + low.bit_length() - 1)
-        common ^= low
-    lowest = min((topology.level[switch] for switch in found), default=0)
-    return [switch for switch in found if topology.level[switch] == lowest]
+    while mask > 0:
+        low = mask & -mask
+        found.append(topology.hosts + low.bit_length() - 1)
+        mask ^= low
+    return found
 
 
 def within(topology: Topology, hosts: Sequence[int], allowed: Collection[int]) -> tuple[Tree, ...]:
@@ -102,17 +115,21 @@ def within(topology: Topology, hosts: Sequence[int], allowed: Collection[int]) -
     above all ``hosts``. Empty for a job of one host."""
     if len(hosts) < 2:
         return ()
-    usable = set(allowed)
-    found: dict[int, list[Tree]] = {}
-    for root in sorted(usable):
-        reaching = _reaching(topology, root, usable)
-        if all(any(leaf in reaching for leaf, _ in topology.up[host]) for host in hosts):
-            found.setdefault(topology.level[root], []).append(build(topology, hosts, root, reaching))
-    if not found:
-        if roots(topology, hosts):
-            return ()
+    usable, masks = set(allowed), _above_each(topology, hosts)
+    common = _numbers(topology, reduce(and_, masks, -1))
+    if not common:
         return tuple(each for each in _across(topology, hosts, None, Random(0)) if usable.issuperset(each.switches))
-    return tuple(found[min(found)])
+    useful = usable.intersection(_numbers(topology, reduce(or_, masks, 0)))
+    for level in sorted({topology.level[root] for root in common}):
+        found = []
+        for root in common:
+            if topology.level[root] == level and root in useful:
+                reaching = _reaching(topology, root, useful)
+                if all(any(leaf in reaching for leaf, _ in topology.up[host]) for host in hosts):
+                    found.append(build(topology, hosts, root, reaching))
+        if found:
+            return tuple(found)
+    return ()
 
 
 def _reaching(topology: Topology, root: int, allowed: Collection[int]) -> set[int]:
