@@ -133,6 +133,8 @@ def test_a_job_that_is_restricted_to_switches_is_refused_without_a_tree_and_lose
     where = ["--runtime-dir", world.cluster.path("controller")]
     submit = ["job", "submit", "only", "--on", "h1,h2", "--ranks-per-host", "2", *where]
     assert "no_tree" in offpath(*submit, "--switch", "s1,s2").err
+    anywhere = offpath("job", "submit", "only", "--hosts", "2", "--switch", "s0,s1,s2", *where)
+    assert "needs the names of its hosts" in anywhere.err
     assert "unknown_switch" in offpath(*submit, "--switch", "s1,s2,s9").err
     done = offpath(*submit, "--switch", "s0,s1,s2")
     assert done.code == 0, done.err

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from offpath.dpu_daemon.controller import jobs as jobs_module
 from offpath.dpu_daemon.controller.jobs import REST_NS, JobRefused
 from offpath.sched.ina.sharing import planner as planner_module
 from offpath.sched.ina.sharing.layout import TreeUnusable
@@ -126,6 +127,19 @@ def test_it_is_not_over_before_it_is_cancelled_and_then_no_incarnation_gets_its_
     assert known.over(3 + REST_NS) == ()
     assert known.cancel("a").switches == ()
     assert known.over(3 + REST_NS) == ("a",)
+
+
+def test_ranks_of_a_job_that_is_submitted_again_after_it_was_cancelled_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_RANKS_PER_HOST", 1)
+    known = jobs()
+    known.submit("a", 0, H[:2], 1, 0, ("s1",))
+    for _ in range(3):
+        known.seen(H[0], [state("a", 0)], H, 1)
+        assert known.get("a").ranks == {0: H[0]}
+        known.cancel("a")
+        known.submit("a", 0, H[:2], 1, 0, ("s1",))
 
 
 def test_the_restriction_outlives_the_controller_and_a_row_without_a_readable_one_is_left_out(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class Answers:
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _submit(self, request: ina_admin.SubmitRequest) -> ina_admin.Reply:
         it = self._shell
-        if request.switches:
+        if request.switches and request.on:
             self._check_switches(request)
         job = it.jobs.submit(
             request.job, request.hosts, request.on, request.ranks_per_host, it.now_ns(), request.switches

@@ -127,6 +127,7 @@ class Jobs:
         job.switches = None if switches is None else tuple(switches)
         if known is not None:
             job.cancelled = known.cancelled
+            self._counts.subtract(known.ranks.values())  # they are counted when they are reported again
         self._store.job(name, _data(job))
         return job
 
