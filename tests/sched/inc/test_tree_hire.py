@@ -13,6 +13,7 @@ from offpath.sched.ina.trees import candidates
 from offpath.sched.inc import errors
 from offpath.sched.inc.live import tree_events, tree_hire
 from offpath.sched.inc.live.book import Book
+from offpath.sched.inc.live.live_hire import LiveHire
 from offpath.sched.inc.live.ports import Ports
 from offpath.sched.inc.live.records import Request, RequestState, TaskState
 from offpath.sched.inc.live.tree_hire import TreeHire
@@ -36,15 +37,20 @@ class TreeWorld(Cluster):
         self.topology = topology
         self.usable = frozenset(range(topology.hosts, topology.nodes))
         self.ids = iter(numbers or itertools.count())
+        self.is_confirming = True
         super().__init__(self.new_book())
 
     def new_book(self) -> Book:
-        resources = Resources(
-            self.topology, [ServerSpec((1_000, 8_192))] * self.topology.hosts, [SHARP] * self.topology.switches
-        )
-        self.hire = TreeHire(resources, preempt_ms=2_000)
+        self.hire = TreeHire(self.resources(), preempt_ms=2_000)
         self.tell()
-        return Book(self.hire, CompStore(), None, Ports({}, 20_000, 20_999), lambda name: f"{name}.{next(self.ids)}")
+        return self.made(self.hire)
+
+    def resources(self) -> Resources:
+        servers = [ServerSpec((1_000, 8_192))] * self.topology.hosts
+        return Resources(self.topology, servers, [SHARP] * self.topology.switches)
+
+    def made(self, hire: LiveHire) -> Book:
+        return Book(hire, CompStore(), None, Ports({}, 20_000, 20_999), lambda name: f"{name}.{next(self.ids)}")
 
     def tell(self, fault: str = "") -> None:
         """What the controller says."""
@@ -56,6 +62,20 @@ class TreeWorld(Cluster):
         wanted = spec(name, composite("ranks", tasks=ranks), sums, connections=(Connection("ranks", "sum", True),))
         self.carry(self.book.submit(wanted, self.now_ms))
         return self.book.get(name)
+
+    def round(self, count: int = 1) -> None:
+        """Rounds; after each of them the controller confirms the trees' jobs."""
+        for _ in range(count):
+            super().round()
+            if self.is_confirming:
+                self.confirm()
+
+    def confirm(self) -> None:
+        for name, request in self.book.requests.items():
+            for summing, tree in request.trees.items():
+                if where(request, f"{summing}.sharp"):
+                    job = {"OFFPATH_INA_JOB": tree.name}
+                    self.carry(tree_events.confirmed(self.book, name, summing, job))
 
     def again(self) -> None:
         """The job manager is killed and started."""
@@ -242,6 +262,129 @@ def test_a_request_whose_ranks_have_all_ended_ends_with_its_tree() -> None:
         here.carry(here.book.ended("r", identity, True, "end", here.now_ms))
     assert request.state is RequestState.SUCCEEDED
     assert (here.running, request.tasks) == ({}, {})
+
+
+def test_ranks_that_end_while_a_switch_of_their_tree_is_lost_end_the_request_and_start_nothing_new() -> None:
+    for among in (("sharp",), ("sharp", "server")):
+        here = TreeWorld(leaf_spine(3, 1, 1))
+        request = here.submit(among=among)
+        here.round()
+        first, *others = [each for each in request.tasks.values() if not each.is_inc]
+        here.running.pop(first.identity)
+        here.carry(here.book.ended("r", first.identity, True, "end", here.now_ms))
+        here.carry(here.book.node_lost(here.topology.names[-1], here.now_ms))
+        here.round(6)
+        assert request.waits["sum.sharp"] == "4 wait: one of its ranks has ended already"
+        assert {each.group for each in request.tasks.values()} == {"ranks.server"}
+        for each in others:
+            here.running.pop(each.identity)
+            here.carry(here.book.ended("r", each.identity, True, "end", here.now_ms))
+        assert request.state is RequestState.SUCCEEDED
+        assert (here.running, request.tasks) == ({}, {})
+
+
+def test_a_rank_on_another_host_gets_a_tree_of_its_rack_and_nothing_of_the_old_one_stays_booked() -> None:
+    here = TreeWorld(leaf_spine(4, 1, 2))
+    request = here.submit()
+    here.round()
+    names, up = here.topology.names, here.topology.up
+    name, hosts, before = request.trees["sum"], set(where(request, "ranks.server")), set(where(request, "sum.sharp"))
+    gone = min(hosts)
+    (spare,) = set(names[: here.topology.hosts]) - hosts
+    old, new = (names[up[names.index(host)][0][0]] for host in (gone, spare))
+    slot = next(each.slot for each in request.tasks.values() if each.node == gone)
+    identities = {each.identity for each in request.tasks.values() if each.is_inc}
+    here.carry(here.book.node_lost(gone, here.now_ms))
+    assert set(where(request, "sum.sharp")) == before, "while a rank has no place its tree stays"
+    here.round()
+    assert set(where(request, "ranks.server")) == hosts - {gone} | {spare}
+    assert next(each.slot for each in request.tasks.values() if each.node == spare) == slot
+    after = set(where(request, "sum.sharp"))
+    assert (old in before, new in after, old in after) == (True, True, False)
+    assert not identities & set(request.tasks), "the old tree is given back whole"
+    assert not identities & set(here.running)
+    assert not any(here.hire.resources.used(names.index(old)))
+    assert sum(any(here.hire.resources.used(node)) for node in range(here.topology.hosts, here.topology.nodes)) == 4
+    assert request.trees["sum"] == name
+    assert "it does not fit the places of its ranks any more" in " ".join(request.history)
+    judge(here)
+    judge_trees(here)
+    here.again()
+    here.round()
+    assert set(where(here.book.get("r"), "sum.sharp")) == after
+
+
+def test_ranks_that_began_without_a_tree_get_none_after_a_restart() -> None:
+    here = TreeWorld(leaf_spine(3, 1, 1))
+    request = here.submit(among=("sharp", "server"))
+    here.carry(here.book.node_lost(here.topology.names[-1], here.now_ms))
+    here.round(6)
+    assert request.chosen["sum"] == "server"
+    (server,) = where(request, "sum.server")
+    here.carry(here.book.lost("r", next(i for i, each in request.tasks.items() if each.group == "sum.server"), "", 0))
+    assert server
+    here.book.node_back(here.topology.names[-1])
+    here.again()
+    here.round(6)
+    assert here.book.get("r").chosen["sum"] == "server"
+    assert "its ranks have begun without a tree" in here.book.get("r").reasons["sum"]
+
+
+def two_sums(here: TreeWorld, first: tuple[str, ...], second: tuple[str, ...]) -> Request:
+    """Two composites that sum for the same ranks."""
+    sums = [composite(name, "aggregate", 1, 0, among=among) for name, among in (("s1", first), ("s2", second))]
+    links = tuple(Connection("ranks", each.name, True) for each in sums)
+    here.carry(here.book.submit(spec("two", composite("ranks", tasks=2), *sums, connections=links), here.now_ms))
+    return here.book.get("two")
+
+
+def test_ranks_use_one_tree_and_the_other_sum_of_theirs_runs_on_servers() -> None:
+    both = ("sharp", "server")
+    for first, second, expected in ((both, both, "s1"), (both, ("sharp",), "s2"), (("sharp",), both, "s1")):
+        here = TreeWorld()
+        request = two_sums(here, first, second)
+        here.round(6)
+        (other,) = {"s1", "s2"} - {expected}
+        assert request.chosen == {"ranks": "server", expected: "sharp", other: "server"}
+        assert list(request.trees) == [expected]
+        assert f"no sharp: its ranks use the tree of {expected}" in request.reasons[other]
+    here = TreeWorld()
+    with pytest.raises(errors.FlavorsContradict, match=r"s1\.sharp and s2\.sharp need a tree each"):
+        two_sums(here, ("sharp",), ("sharp",))
+
+
+def test_servers_beside_the_switches_of_another_composite_are_no_ranks() -> None:
+    here = TreeWorld()
+    cache = composite("cache", "cache", 2, among=("netcache",), servers_percent={"netcache": 100})
+    sums = composite("sum", "aggregate", 1, among=("sharp",))
+    wanted = spec("r", cache, sums, connections=(Connection("cache", "sum", True),))
+    with pytest.raises(errors.RanksMissing, match="it has 0"):
+        here.book.submit(wanted, 0)
+
+
+def test_a_round_takes_no_more_identities_than_it_was_said_to() -> None:
+    here = TreeWorld(leaf_spine(4, 25, 2))
+    demand = {"sharp": {"sram_kib": 1_024}}
+    for number in range(50):
+        ranks = composite("ranks", tasks=8, cpu=100)
+        sums = composite("sum", "aggregate", 1, 0, among=("sharp",), demand=demand)
+        here.carry(here.book.submit(spec(f"r{number}", ranks, sums, connections=(Connection("ranks", "sum"),)), 0))
+    bound, before = here.hire.most_new, next(here.ids)
+    here.round()
+    assert here.topology.nodes + 64 < next(here.ids) - before - 1 <= bound, "a node gets several tasks in a round"
+
+
+def test_a_job_manager_without_a_controller_names_the_jobs_that_it_cannot_release() -> None:
+    here = TreeWorld()
+    here.submit()
+    here.round()
+    name = here.book.get("r").trees["sum"].name
+    here.carry(here.book.cancel("r"))
+    here.restart(here.made(LiveHire(here.resources())))
+    request = here.book.get("r")
+    assert request.is_gone
+    assert name in request.history[-1]
+    here.carry(here.book.submit(request.spec, here.now_ms))
 
 
 def test_a_tree_that_the_controller_refuses_gives_its_place_to_the_servers() -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from offpath.dpu_daemon.manager.store import JobsFile, identity_of
 
 RESERVE: Final = 1_024
-"""Numbers at a time: each reservation is a write to the disk."""
+"""Numbers at a time, at least: each reservation is a write to the disk."""
 
 
 class Identities:
@@ -20,7 +20,7 @@ class Identities:
     def reserve(self, count: int) -> None:
         """Let `next` work so often. Raises: PlaceUnusable."""
         if self._left < count:
-            wanted = max(count, RESERVE)
+            wanted = max(2 * count, RESERVE)
             self._lineage, self._next = self._store.reserve(wanted)
             self._left = wanted
 

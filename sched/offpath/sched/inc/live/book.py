@@ -342,6 +342,7 @@ class Book:
             self.requests[request.spec.name] = request
             request.number, request.submitted_ms = self._numbers, now_ms
             self._numbers += 1
+            self.scheduler.recall(request)
             if request.state.is_final:
                 continue
             known = self.scheduler.earlier()
@@ -359,6 +360,7 @@ class Book:
                 self.scheduler.expect((request.spec.name, group), tasks)
             for task in list(request.tasks.values()):
                 self._adopt(request, task, now_ms)
+            self.scheduler.begun(request)
 
     def _adopt(self, request: Request, task: Task, now_ms: int) -> None:
         if task.state is TaskState.STOPPING:

@@ -8,6 +8,7 @@ from offpath.sched.inc import flavors
 from offpath.sched.inc.decisions import Decision
 from offpath.sched.inc.errors import PlacementInvalid
 from offpath.sched.inc.hire import Hire
+from offpath.sched.inc.live.records import Request
 from offpath.sched.inc.poly import GroupId, PolyReq
 
 
@@ -42,10 +43,26 @@ class LiveHire(Hire):
         """A round would decide nothing."""
         return not any(job.is_open for job in self.jobs.values())
 
+    @property
+    def most_new(self) -> int:
+        """Places that `take_back` and a round give at most, and names of trees."""
+        return sum(job.size(each) for job in self.jobs.values() if job.is_open for each in job.request.groups)
+
     # -- trees: see `TreeHire` ---------------------------------------------------------------------------------------
     def prepared(self, request: PolyReq) -> PolyReq:
         """The request as it is submitted. Raises: IncRefused."""
         return request
+
+    def recall(self, request: Request) -> None:
+        """An earlier process saved the request; called before its tasks are adopted. Without an INA controller nobody
+        can release its trees."""
+        if request.trees:
+            names = ", ".join(each.name for each in request.trees.values())
+            request.note(f"no INA controller is configured; cancel there, if it goes on: {names}")
+            request.trees.clear()
+
+    def begun(self, request: Request) -> None:
+        """Called when all tasks of a recalled request are adopted."""
 
     def expect(self, group_id: GroupId, tasks: int) -> None:
         """An earlier process placed so many tasks of the group; called before they are adopted."""

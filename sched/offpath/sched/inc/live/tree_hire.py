@@ -5,7 +5,8 @@ groups stay out of the network. When all ranks of a job have places, the tree wi
 is booked, whole or not at all. If there is none, the network gets the composite's other implementations. A tree that
 has lost a switch, or that no longer joins its ranks' racks, is given back whole and booked anew.
 
-The ranks are the tasks of connected composites that can run on servers only.
+The ranks are the tasks of connected composites that can run on servers only. They use one tree: of two composites with
+the same ranks one gets it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from offpath.sched.inc.decisions import (
     Reason,
     Why,
 )
-from offpath.sched.inc.errors import RanksMissing
+from offpath.sched.inc.errors import FlavorsContradict, RanksMissing
 from offpath.sched.inc.flavors import Status
 from offpath.sched.inc.live.live_hire import LiveHire
+from offpath.sched.inc.live.records import Request, TaskState
 from offpath.sched.inc.pending import Decided, PendingJob
 from offpath.sched.inc.poly import GroupId, PolyReq, TaskGroup
 from offpath.sched.inc.resources import Resources
@@ -41,6 +43,7 @@ NO_ANSWER_YET: Final = "the INA controller has not answered yet"
 _BEGAN_WITHOUT: Final = "its ranks have begun without a tree"
 _TAKEN_BACK: Final = "it was taken back"
 _RANKS_WAIT: Final = "not all its ranks have a place yet"
+_RANKS_END: Final = "one of its ranks has ended already"
 
 
 class TreeHire(LiveHire):
@@ -58,7 +61,12 @@ class TreeHire(LiveHire):
 
     # -- jobs --------------------------------------------------------------------------------------------------------
     def prepared(self, request: PolyReq) -> PolyReq:
-        """With the most switches that the trees could need: quotas count these. Raises: RanksMissing."""
+        """With the most switches that the trees could need: quotas count these. Raises: RanksMissing,
+        FlavorsContradict: two composites can only run as trees of the same ranks."""
+        alone = [each for each in request.groups if each.service == TREE_SERVICE and "1" not in each.flavor]
+        for at, tree in enumerate(alone):
+            if rival := next((each for each in alone[:at] if _share_ranks(request, each, tree)), None):
+                raise FlavorsContradict(f"{rival.id[1]} and {tree.id[1]} need a tree each over the same tasks")
         groups = (self._prepared(request, each) if each.service == TREE_SERVICE else each for each in request.groups)
         return replace(request, groups=tuple(groups))
 
@@ -105,28 +113,63 @@ class TreeHire(LiveHire):
         group = job.request.by_id.get(group_id) if job is not None else None
         return group is not None and group.service == TREE_SERVICE
 
+    def recall(self, request: Request) -> None:
+        """See `LiveHire`."""
+
+    def begun(self, request: Request) -> None:
+        """See `LiveHire`."""
+        job = self.jobs[request.spec.name]
+        for tree in _trees(job):
+            known = request.trees.get(tree.composite)
+            if known is not None and known.environment:
+                continue
+            names = {each.id[1] for each in _ranks(job.request, tree)}
+            is_without = request.chosen.get(tree.composite, tree.implementation) != tree.implementation
+            begun = (TaskState.RUNNING, TaskState.STARTING) if is_without else (TaskState.RUNNING,)
+            if any(task.group in names and task.state in begun for task in request.tasks.values()):
+                self._settled.add(tree.id)
+
     def is_over(self, name: str) -> bool:
         """See `LiveHire`."""
         job = self.jobs.get(name)
-        if job is None or job.is_open or not any(self.resources.is_running(each.id) for each in _trees(job)):
+        if job is None:
             return False
-        return all(
-            job.ended.get(each.id, 0) == job.size(each)
+        trees = [each for each in _trees(job) if _status(job, each) is not Status.REMOVED]
+        with_tree = {each.composite for each in trees if _ranks(job.request, each)}
+        return bool(with_tree) and all(
+            _status(job, each) is Status.REMOVED
+            or each in trees
+            or (_status(job, each) is Status.UNDECIDED and each.composite in with_tree)
+            or (_status(job, each) is Status.SELECTED and job.ended.get(each.id, 0) == job.size(each))
             for each in job.request.groups
-            if each.service != TREE_SERVICE and _status(job, each) is Status.SELECTED
         )
 
     def ranks(self, name: str, composite: str) -> list[TaskGroup]:
         """The groups of the ranks of a composite with a tree; empty: the job has ended, or there is no tree."""
-        job = self.jobs.get(name)
-        trees = [each for each in _trees(job) if each.composite == composite] if job is not None else []
-        return _ranks(job.request, trees[0]) if job is not None and trees else []
+        found = self._found(name, composite)
+        return _ranks(found[0].request, found[1]) if found is not None else []
 
     def is_whole(self, name: str, composite: str) -> bool:
         """The tree of the composite has all its switches."""
+        found = self._found(name, composite)
+        return found is not None and len(self.resources.places(found[1].id)) == found[0].size(found[1])
+
+    def has_begun_without(self, name: str, composite: str) -> bool:
+        """The ranks of the composite run, and do not know of a tree."""
+        found = self._found(name, composite)
+        return found is not None and found[1].id in self._settled
+
+    def _found(self, name: str, composite: str) -> tuple[PendingJob, TaskGroup] | None:
+        """The job, and the composite's tree."""
         job = self.jobs.get(name)
         trees = [each for each in _trees(job) if each.composite == composite] if job is not None else []
-        return job is not None and all(len(self.resources.places(each.id)) == job.size(each) for each in trees)
+        return (job, trees[0]) if job is not None and trees else None
+
+    @property
+    def most_new(self) -> int:
+        """See `LiveHire`. A tree is booked twice at most: at first, and when ranks have got places in other racks."""
+        trees = sum(1 for job in self.jobs.values() for _ in _trees(job))
+        return super().most_new + 2 * trees * (self.resources.topology.switches + 1)
 
     # -- a round -----------------------------------------------------------------------------------------------------
     def take_back(self, now_ms: int) -> list[Decision]:
@@ -179,7 +222,8 @@ class TreeHire(LiveHire):
         """Trees that wait."""
         for tree in _trees(job):
             if _status(job, tree) is not Status.REMOVED and job.waiting(tree):
-                why = self._without.get(tree.id, self.fault or _RANKS_WAIT)
+                otherwise = _RANKS_END if _has_ended(job, tree) else self.fault or _RANKS_WAIT
+                why = self._without.get(tree.id, otherwise)
                 yield Postponed(tree.id, job.waiting(tree), Reason(Why.NO_ROOM, why))
 
     # -- booking -----------------------------------------------------------------------------------------------------
@@ -191,7 +235,7 @@ class TreeHire(LiveHire):
             for tree in _trees(job):
                 if _status(job, tree) is Status.REMOVED or self.resources.is_running(tree.id):
                     continue
-                if self.fault == NO_ANSWER_YET or any(job.waiting(each) for each in _ranks(job.request, tree)):
+                if self._must_wait(job, tree):
                     self._without.pop(tree.id, None)
                     continue
                 found = self._search(job, tree)
@@ -201,10 +245,18 @@ class TreeHire(LiveHire):
                     self._without.pop(tree.id, None)
                     yield from self._book(job, tree, found, now_ms)
 
+    def _must_wait(self, job: PendingJob, tree: TaskGroup) -> bool:
+        """Neither a tree nor another implementation is chosen now. Ranks that end go on without a tree."""
+        is_late = tree.id not in self._settled and _has_ended(job, tree)
+        is_waiting = any(job.waiting(each) for each in _ranks(job.request, tree))
+        return self.fault == NO_ANSWER_YET or is_late or is_waiting
+
     def _search(self, job: PendingJob, tree: TaskGroup) -> Tree | str:
         """The cheapest tree with the fewest switches, or why there is none."""
         if tree.id in self._settled:
             return _BEGAN_WITHOUT
+        if rival := self._rival(job, tree):
+            return f"its ranks use the tree of {rival}"
         if job.is_shunned(tree):
             return self._without.get(tree.id, _TAKEN_BACK)
         if self.fault:
@@ -220,6 +272,17 @@ class TreeHire(LiveHire):
             return self._why_none(tree, hosts)
         sink = self.network.sink_total
         return min(found, key=lambda each: (len(each.switches), sum(map(sink, each.switches)), each.root))
+
+    def _rival(self, job: PendingJob, tree: TaskGroup) -> str:
+        """Another composite whose tree the ranks use; empty: there is none."""
+        trees = list(_trees(job))
+        at, is_open = trees.index(tree), _status(job, tree) is Status.UNDECIDED
+        for number, other in enumerate(trees):
+            is_first = is_open or number < at or self.resources.is_running(other.id)
+            is_chosen = number != at and _status(job, other) is Status.SELECTED
+            if is_first and is_chosen and _share_ranks(job.request, tree, other):
+                return other.composite
+        return ""
 
     def _why_none(self, tree: TaskGroup, hosts: list[int]) -> str:
         able = [node for node in self._switches() if self.resources.could_host(tree, node)]
@@ -267,8 +330,7 @@ class TreeHire(LiveHire):
             return "a switch of its tree was lost"
         if not self.fault and (away := sorted(places - self.usable)):
             return f"the INA controller does not reach {self._name(away[0])}"
-        ranks = _ranks(job.request, tree)
-        if any(job.waiting(each) or job.ended.get(each.id) for each in ranks):
+        if _has_ended(job, tree) or any(job.waiting(each) for each in _ranks(job.request, tree)):
             return ""
         hosts = self._hosts(job, tree)
         if any(places == set(each.switches) for each in within(self.resources.topology, hosts, places)):
@@ -308,10 +370,19 @@ def _status(job: PendingJob, group: TaskGroup) -> Status:
 
 
 def _ranks(request: PolyReq, tree: TaskGroup) -> list[TaskGroup]:
-    """Groups on servers of connected composites without a choice."""
+    """Groups of connected composites that can run on servers only."""
+    on_switches = {each.composite for each in request.groups if each.is_inc}
     found = [request.by_id.get(each) for each in tree.connected]
     return [
-        each
-        for each in found
-        if each is not None and not each.is_inc and each.composite != tree.composite and set(each.flavor) <= {"x"}
+        each for each in found if each is not None and each.composite not in on_switches and set(each.flavor) <= {"x"}
     ]
+
+
+def _share_ranks(request: PolyReq, one: TaskGroup, other: TaskGroup) -> bool:
+    names = {each.id for each in _ranks(request, one)}
+    return any(each.id in names for each in _ranks(request, other))
+
+
+def _has_ended(job: PendingJob, tree: TaskGroup) -> bool:
+    """One of its ranks has."""
+    return any(job.ended.get(each.id) for each in _ranks(job.request, tree))
