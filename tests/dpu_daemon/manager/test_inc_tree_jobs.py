@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ import pytest
 from offpath.bindings.runtime import CONTROLLER_SOCKET
 from offpath.bindings.wire import control, ina_admin
 from offpath.bindings.wire.admin import Fault
-from offpath.dpu_daemon.controller.jobs import JobRefused, Jobs
+from offpath.dpu_daemon.controller.jobs import Job, JobRefused, Jobs
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.manager.inc.links import LinkAway
 from offpath.dpu_daemon.manager.inc.tree_jobs import DOWN_LOOKS, MISSES, TreeJobs
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
-from offpath.sched.inc.live.records import Command, Request, RequestState, Task
+from offpath.sched.ina.protocol.records import RankState
+from offpath.sched.inc.live.records import Command, Request, RequestState, Save, StopTask, Task
+from offpath.sched.inc.live.tree_hire import NO_ANSWER_YET
 from offpath.sched.placement.baselines import FirstN
 from offpath.sched.topology.fattree import leaf_spine
 from offpath.sched.topology.graph import Topology
@@ -32,8 +35,16 @@ class Controller:
     def __init__(self, topology: Topology) -> None:
         self.jobs = Jobs(topology, FirstN(), Store("", lambda term, proof: True), 4)
         self.switches = dict.fromkeys(topology.names[topology.hosts :], True)
+        self.topology = topology
         self.holds: list[tuple[str, str]] = []
         self.submissions = 0
+        self.has_submission, self.gate = asyncio.Event(), asyncio.Event()
+        """Submissions wait for the gate."""
+        self.gate.set()
+        self.is_cut = False
+        """A submission is carried out, and its reply is lost: another one comes."""
+        self.next = ""
+        """After each page of jobs."""
 
     async def answer(self, request: ina_admin.Request, uid: int) -> ina_admin.Reply:
         try:
@@ -44,16 +55,18 @@ class Controller:
                         memory="", switches=self.switches, jobs=0, holds=0, migrations=0, downtime_ms=[], counters={},
                     )  # fmt: skip
                 case ina_admin.JobsRequest():
-                    lines = [self.line(each.name) for each in self.jobs.known()]
-                    return ina_admin.InaJobs(jobs=lines, next="")
+                    lines = [self.line(each) for each in self.jobs.known()]
+                    return ina_admin.InaJobs(jobs=lines, next=self.next)
                 case ina_admin.SubmitRequest():
                     self.submissions += 1
-                    self.jobs.submit(request.job, 0, request.on, request.ranks_per_host, 0, request.switches)
-                    return ina_admin.InaJob(job=self.line(request.job), ranks=[], reasons=[])
+                    self.has_submission.set()
+                    await self.gate.wait()
+                    job = self.jobs.submit(request.job, 0, request.on, request.ranks_per_host, 0, request.switches)
+                    if self.is_cut:
+                        return ina_admin.InaJobs(jobs=[], next="")
+                    return ina_admin.InaJob(job=self.line(job), ranks=[], reasons=[])
                 case ina_admin.CancelRequest():
-                    line = self.line(request.job)
-                    self.jobs.cancel(request.job)
-                    return ina_admin.InaJob(job=line, ranks=[], reasons=[])
+                    return ina_admin.InaJob(job=self.line(self.jobs.cancel(request.job)), ranks=[], reasons=[])
                 case ina_admin.HoldsRequest():
                     lines_ = [
                         ina_admin.HoldLine(switch=switch, job=job, incarnation=1, stamp=1, slot="", since_ms=0.0,
@@ -66,12 +79,16 @@ class Controller:
             return Fault(code=refused.code, detail=refused.detail)
         return Fault(code="unanswerable", detail="")
 
-    def line(self, name: str) -> ina_admin.InaJobLine:
-        job = self.jobs.get(name)
+    def report(self, job: str, hosts: Sequence[str], incarnation: int = 7) -> None:
+        """A rank on each host runs."""
+        for rank, host in enumerate(hosts):
+            self.jobs.seen(host, [RankState(job, incarnation, rank, len(hosts))], hosts, 0)
+
+    def line(self, job: Job) -> ina_admin.InaJobLine:
         return ina_admin.InaJobLine(
-            job=name, state=job.state, hosts=list(job.hosts), ranks_per_host=job.ranks_per_host, ranks=0,
+            job=job.name, state=job.state, hosts=list(job.hosts), ranks_per_host=job.ranks_per_host, ranks=0,
             incarnation=0, stamp=0, tree="", root="", age_ms=0.0,
-            environment={"OFFPATH_INA_JOB": name, "OFFPATH_INA_DIRECTORY": "/ina"},
+            environment={"OFFPATH_INA_JOB": job.name, "OFFPATH_INA_DIRECTORY": "/ina"},
             switches=None if job.switches is None else list(job.switches),
         )  # fmt: skip
 
@@ -79,9 +96,10 @@ class Controller:
 class Rig:
     """A controller behind its socket, and the book of a job manager."""
 
-    def __init__(self, folder: Path) -> None:
-        self.world = TreeWorld(leaf_spine(3, 2, 2))
+    def __init__(self, folder: Path, topology: Topology) -> None:
+        self.world = TreeWorld(topology)
         self.world.hire.fault = "not asked"
+        self.world.is_confirming = False
         self.controller = Controller(self.world.topology)
         handlers = AdminHandlers(
             lambda body: control.decode(ina_admin.TO_CONTROLLER_ADMIN, body), self.controller.answer, tuple
@@ -112,12 +130,18 @@ class Rig:
         return next(each for each in request.tasks.values() if not each.is_inc)
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
+@asynccontextmanager
+async def rig_on(folder: Path, topology: Topology) -> AsyncIterator[Rig]:
+    made = Rig(folder, topology)
     await made.socket.start()
     yield made
     await made.socket.close()
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig_on(tmp_path, leaf_spine(3, 2, 2)) as made:
+        yield made
 
 
 async def test_a_rank_starts_when_the_controller_has_its_job_on_the_booked_switches(rig: Rig) -> None:
@@ -237,3 +261,222 @@ async def test_a_switch_in_use_is_down_only_if_the_controller_says_so_for_a_whil
     await rig.trees.step()
     rig.world.round()
     assert down not in where(request, "sum.sharp")
+
+
+# -- races and restarts -----------------------------------------------------------------------------------------------
+async def test_a_switch_stays_booked_while_a_submission_that_names_it_is_on_its_way(rig: Rig) -> None:
+    await rig.trees.step()
+    request = rig.world.submit(among=("sharp",))
+    rig.world.round()
+    tasks = [each for each in request.tasks.values() if each.is_inc]
+    rig.controller.gate.clear()
+    step = asyncio.create_task(rig.trees.step())
+    await rig.controller.has_submission.wait()
+    rig.world.carry(rig.world.book.cancel("r"))
+    for task in tasks:
+        with pytest.raises(LinkAway, match=f"may still use {task.node}"):
+            await rig.trees.before_stop(request, task)
+    rig.controller.gate.set()
+    await step
+    await rig.trees.step()
+    for task in tasks:
+        await rig.trees.before_stop(request, task)
+
+
+async def test_a_switch_stays_booked_after_a_submission_without_a_reply_until_the_jobs_are_listed(rig: Rig) -> None:
+    await rig.trees.step()
+    request = rig.world.submit(among=("sharp",))
+    rig.world.round()
+    task = next(each for each in request.tasks.values() if each.is_inc)
+    rig.controller.is_cut = True
+    await rig.trees.step()
+    (job,) = rig.controller.jobs.known()
+    rig.world.carry(rig.world.book.cancel("r"))
+    with pytest.raises(LinkAway, match="may still use"):
+        await rig.trees.before_stop(request, task)
+    rig.controller.is_cut = False
+    await rig.trees.step()
+    assert not rig.controller.jobs.knows(job.name)
+    await rig.trees.before_stop(request, task)
+
+
+async def test_a_refusal_gives_back_no_tree_that_was_booked_after_it_was_requested(rig: Rig) -> None:
+    request = await rig.running(among=("sharp",))
+    topology = rig.world.topology
+    spine = next(each for each in where(request, "sum.sharp") if topology.level[topology.names.index(each)] == 2)
+    rig.controller.jobs.cancel(request.trees["sum"].name)
+    for number in range(4):
+        rig.controller.jobs.submit(f"full{number}", 0, topology.names[:6], 1, 0)
+    rig.controller.has_submission.clear()
+    rig.controller.gate.clear()
+    step = asyncio.create_task(rig.trees.step())
+    await rig.controller.has_submission.wait()
+    rig.world.carry(rig.world.book.node_lost(spine, 0))
+    rig.world.round()
+    after = where(request, "sum.sharp")
+    assert spine not in after
+    rig.controller.gate.set()
+    await step
+    assert where(request, "sum.sharp") == after
+    await rig.trees.step()
+    assert where(request, "sum.sharp") == [], "now it is the one that is refused"
+
+
+async def test_ranks_of_a_job_that_was_cancelled_before_they_were_reported_get_no_tree_and_no_switch(rig: Rig) -> None:
+    """Their processes end some time after the cancellation, and report meanwhile."""
+    request = await rig.running(among=("sharp",))
+    name, hosts = request.trees["sum"].name, where(request, "ranks.server")
+    commands = rig.world.book.cancel("r")
+    rig.world.carry(each for each in commands if not isinstance(each, StopTask) or each.is_inc)
+    await rig.trees.step()
+    assert not rig.controller.jobs.knows(name)
+    await rig.trees.step()
+    assert request.trees, "its ranks may still register it"
+    rig.controller.report(name, hosts)
+    assert rig.controller.jobs.get(name).switches is None
+    await rig.trees.step()
+    assert rig.controller.jobs.get(name).state == "cancelled"
+    rig.world.carry(commands)
+    await rig.trees.step()
+    assert request.trees == {}
+
+
+async def test_a_job_that_an_operator_has_cancelled_is_submitted_once_more_and_not_for_ever(rig: Rig) -> None:
+    request = await rig.running()
+    name, hosts = request.trees["sum"].name, where(request, "ranks.server")
+    rig.controller.report(name, hosts)
+    rig.controller.jobs.cancel(name)
+    for _ in range(5):
+        await rig.trees.step()
+    job = rig.controller.jobs.get(name)
+    assert rig.controller.submissions == 2
+    assert (job.state, sorted(job.switches or ())) == ("cancelled", where(request, "sum.sharp"))
+    assert await rig.trees.environment(request, rig.rank(request))
+    rig.controller.report(name, hosts, incarnation=8)
+    assert rig.controller.jobs.get(name).state == "running"
+    rig.world.carry(rig.world.book.cancel("r"))
+    await rig.trees.step()
+    assert (rig.controller.jobs.get(name).state, rig.controller.jobs.get(name).switches) == ("cancelled", ())
+
+
+async def test_a_job_of_that_name_of_another_submitter_is_not_touched_and_keeps_nothing_booked(rig: Rig) -> None:
+    await rig.trees.step()
+    request = rig.world.submit(among=("sharp", "server"))
+    rig.world.round()
+    name, task = request.trees["sum"].name, next(each for each in request.tasks.values() if each.is_inc)
+    rig.controller.jobs.submit(name, 0, rig.world.topology.names[:2], 1, 0)
+    rig.controller.holds = [(name, task.node)]
+    await rig.trees.step()
+    assert "job_exists" in " ".join(request.history)
+    await rig.trees.before_stop(request, task)
+    rig.world.round(6)
+    assert (await rig.trees.environment(request, rig.rank(request))) == {}
+    rig.world.carry(rig.world.book.cancel("r"))
+    await rig.trees.step()
+    await rig.trees.step()
+    assert request.trees == {}
+    assert rig.controller.jobs.get(name).state == "waiting"
+
+
+async def test_a_listing_without_end_is_no_answer(rig: Rig) -> None:
+    rig.controller.next = "a"
+    for _ in range(MISSES):
+        await rig.trees.step()
+    assert "lists 'a' again" in rig.world.hire.fault
+
+
+async def test_a_controller_that_is_away_from_the_start_is_logged_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.world.hire.fault = NO_ANSWER_YET
+    await rig.socket.close()
+    for _ in range(2 * MISSES):
+        await rig.trees.step()
+    assert [each.code for each in caplog.records] == ["inc_controller_away"]  # type: ignore[attr-defined]
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+async def test_ranks_whose_tree_is_refused_wait_for_another_one_if_nothing_else_can_sum(rig: Rig) -> None:
+    for number in range(4):
+        rig.controller.jobs.submit(f"full{number}", 0, rig.world.topology.names[:6], 1, 0)
+    request = await rig.running(among=("sharp",))
+    assert where(request, "sum.sharp") == []
+    with pytest.raises(LinkAway, match="not at the INA controller yet"):
+        await rig.trees.environment(request, rig.rank(request))
+    for number in range(4):
+        rig.controller.jobs.cancel(f"full{number}")
+    rig.world.round(8)
+    await rig.trees.step()
+    assert len(where(request, "sum.sharp")) > 1
+    assert await rig.trees.environment(request, rig.rank(request))
+
+
+async def test_a_rank_on_another_host_waits_until_the_job_has_it_and_the_switches_of_its_rack(tmp_path: Path) -> None:
+    async with rig_on(tmp_path, leaf_spine(4, 1, 2)) as rig:
+        request = await rig.running()
+        name, topology = request.trees["sum"].name, rig.world.topology
+        hosts, before = where(request, "ranks.server"), where(request, "sum.sharp")
+        old = next(leaf for leaf, _ in topology.up[topology.names.index(hosts[0])])
+        task = next(each for each in request.tasks.values() if each.node == topology.names[old])
+        rig.controller.holds = [(name, task.node)]
+        rig.world.carry(rig.world.book.node_lost(hosts[0], rig.world.now_ms))
+        rig.world.round()
+        after = where(request, "sum.sharp")
+        assert (task.node in before, task.node in after) == (True, False)
+        moved = next(each for each in request.tasks.values() if not each.is_inc and each.node not in hosts)
+        with pytest.raises(LinkAway, match="not at the INA controller yet"):
+            await rig.trees.environment(request, moved)
+        with pytest.raises(LinkAway, match="may still use"):
+            await rig.trees.before_stop(request, task)
+        await rig.trees.step()
+        job = rig.controller.jobs.get(name)
+        assert (sorted(job.hosts), sorted(job.switches or ())) == (where(request, "ranks.server"), after)
+        assert (await rig.trees.environment(request, moved))["OFFPATH_INA_JOB"] == name
+        with pytest.raises(LinkAway, match="still has a place"):
+            await rig.trees.before_stop(request, task)
+        rig.controller.holds = []
+        await rig.trees.before_stop(request, task)
+        assert [each.name for each in rig.controller.jobs.known()] == [name]
+
+
+async def test_the_hosts_of_ranks_that_move_are_known_also_while_they_have_no_tree(tmp_path: Path) -> None:
+    async with rig_on(tmp_path, leaf_spine(4, 1, 1)) as rig:
+        request = await rig.running(among=("sharp", "server"))
+        name, topology = request.trees["sum"].name, rig.world.topology
+        rig.world.carry(rig.world.book.node_lost(topology.names[-1], rig.world.now_ms))
+        rig.world.round(6)
+        assert request.chosen["sum"] == "server"
+        gone = where(request, "ranks.server")[0]
+        rig.world.carry(rig.world.book.node_lost(gone, rig.world.now_ms))
+        rig.world.round(6)
+        await rig.trees.step()
+        job = rig.controller.jobs.get(name)
+        assert (sorted(job.hosts), job.switches) == (where(request, "ranks.server"), ())
+        back = where(request, "ranks.server")[0]
+        for number in range(4):
+            rig.controller.jobs.submit(f"full{number}", 0, (gone,), 1, 0)
+        rig.world.carry(rig.world.book.node_lost(back, rig.world.now_ms))
+        rig.world.book.node_back(gone)
+        rig.world.round(6)
+        assert gone in where(request, "ranks.server")
+        await rig.trees.step()
+        moved = next(each for each in request.tasks.values() if each.node == gone)
+        assert await rig.trees.environment(request, moved), "the controller refuses the host: it runs without a tree"
+
+
+async def test_a_switch_gets_a_task_of_the_new_tree_when_the_one_of_the_old_tree_has_stopped(rig: Rig) -> None:
+    request = await rig.running(among=("sharp",))
+    topology = rig.world.topology
+    spine = next(each for each in where(request, "sum.sharp") if topology.level[topology.names.index(each)] == 2)
+    old = {each.identity for each in request.tasks.values() if each.is_inc}
+    stops = rig.world.book.node_lost(spine, 0)
+    rig.world.carry(each for each in stops if not isinstance(each, StopTask))
+    rig.world.now_ms += 500
+    commands = rig.world.book.take_back(rig.world.now_ms)
+    rig.world.carry(each for each in commands if isinstance(each, Save))
+    task = next(each for each in request.tasks.values() if each.is_inc and each.identity not in old
+                and each.node in {request.tasks[identity].node for identity in old})  # fmt: skip
+    with pytest.raises(LinkAway, match=f"the task before it on {task.node} is being stopped"):
+        rig.trees.before_start(request, task)
+    rig.world.carry([*stops, *commands])
+    rig.trees.before_start(request, task)

@@ -143,7 +143,7 @@ class IncShell:
         while True:
             async with self._lock:
                 now_ms = self.now_ms()
-                self._identities.reserve(self.book.scheduler.resources.topology.nodes + 64)
+                self._identities.reserve(self.book.scheduler.most_new)
                 await self._carry(await asyncio.to_thread(self.book.take_back, now_ms))
                 await self._carry(await self._round(now_ms))
             self._wake.clear()
@@ -233,6 +233,8 @@ class IncShell:
         if task.state is not TaskState.STARTING:
             return
         address = ""
+        if self._trees is not None:
+            self._trees.before_start(request, task)
         if not task.is_inc:
             refused = await self._start_process(request, task)
         elif control := self._switches[task.node].control:
