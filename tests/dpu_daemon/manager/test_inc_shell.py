@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -13,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from offpath.bindings.engines.local import LocalEngine
-from offpath.bindings.engines.port import NodeInfo
-from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.engines.port import EngineJob, NodeInfo, Start
+from offpath.bindings.errors import JobEngineError, PlaceUnusable
 from offpath.bindings.wire import control
 from offpath.bindings.wire.inc_admin import CompositeBody, SubmitRequest
 from offpath.dpu_daemon.listening.places import Places
@@ -186,6 +187,23 @@ async def test_the_end_of_a_task_that_is_stopped_during_a_look_is_seen_in_that_l
     rig.shell.see(await rig.engine.inventory(), await rig.engine.jobs())
     await until(lambda: rig.shell.book.get("r").tasks == {})
     assert rig.state("r") is RequestState.CANCELLED
+
+
+async def test_a_call_that_fails_in_the_same_way_again_and_again_is_logged_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def fails(order: Start) -> EngineJob:
+        raise JobEngineError("the engine is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.engine, "start", fails)
+        await rig.submit("r", "exec sleep 900")
+        await until(lambda: rig.shell.counters["faults"] > 4)
+    codes = [getattr(each, "code", "") for each in caplog.records]
+    assert codes.count("engine_call_failed") == 1
+    await rig.until_started("r")
 
 
 async def test_a_stop_that_the_engine_has_accepted_is_not_repeated_at_once(

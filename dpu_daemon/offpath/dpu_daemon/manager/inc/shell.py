@@ -86,6 +86,8 @@ class IncShell:
         self._known: set[str] = set()
         self._stops: dict[str, int] = {}
         """Stops that the engine has accepted: from when on they are repeated, in ms."""
+        self._call_faults: dict[str, str] = {}
+        """The last fault of calls that are repeated, by identity; it is logged once."""
         self._calls = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -168,8 +170,11 @@ class IncShell:
         """Calls that are not confirmed are repeated; services are configured anew after changes."""
         while True:
             async with self._lock:
-                for command in list(self.book.due()):
+                due = list(self.book.due())
+                for command in due:
                     self._call(command)
+            identities = {each.identity for each in due}
+            self._call_faults = {each: why for each, why in self._call_faults.items() if each in identities}
             await self._services.converge()
             await asyncio.sleep(min(0.2, self.table.round_ms / 1e3))
 
@@ -220,7 +225,9 @@ class IncShell:
                         await self._stop(request, task)
         except (JobEngineError, LinkAway) as fault:
             self.counters["faults"] += 1
-            logger.info("job %s: %s", command.identity, fault, extra={"code": "engine_call_failed"})
+            if self._call_faults.get(command.identity) != str(fault):
+                logger.info("job %s: %s", command.identity, fault, extra={"code": "engine_call_failed"})
+            self._call_faults[command.identity] = str(fault)
         except PlaceUnusable:
             pass  # `_carry` has ended the job manager
         finally:
