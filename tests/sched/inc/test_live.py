@@ -238,6 +238,32 @@ def test_tasks_that_fail_again_and_again_end_the_request() -> None:
     assert "exit code 3" in here.book.get("r").history[-1]
 
 
+def test_a_switch_that_refuses_a_task_because_another_has_not_left_it_yet_does_not_end_the_request() -> None:
+    here = Cluster(book())
+    here.carry(here.book.submit(spec("one", composite("c", "cache", 2, among=("netcache",))), 0))
+    here.round(2)
+    leaving = {each.node for each in here.book.get("one").tasks.values()}
+    stops = here.book.cancel("one")
+    here.carry(each for each in stops if isinstance(each, Save))
+    here.carry(here.book.submit(spec("r", composite("c", "cache", 2, among=("netcache",))), 0))
+    here.round(2)
+    request = here.book.get("r")
+
+    def refuse() -> None:
+        task = next(each for each in request.tasks.values() if each.node in leaving)
+        here.running.pop(task.identity)
+        here.carry(here.book.refused("r", task.identity, "8 lack sram_kib", here.now_ms))
+        here.round()
+
+    for _ in range(MOST_FAILURES + 1):
+        refuse()
+    assert request.state is RequestState.RUNNING
+    here.carry(stops)
+    for _ in range(MOST_FAILURES + 1):
+        refuse()
+    assert request.state is RequestState.FAILED
+
+
 def test_a_request_whose_tasks_all_ended_has_succeeded() -> None:
     here = Cluster(book())
     here.carry(here.book.submit(spec("r", composite("c", tasks=2)), 0))

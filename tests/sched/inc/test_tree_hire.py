@@ -38,6 +38,8 @@ class TreeWorld(Cluster):
         self.usable = frozenset(range(topology.hosts, topology.nodes))
         self.ids = iter(numbers or itertools.count())
         self.is_confirming = True
+        self.used = 0
+        """Identities."""
         super().__init__(self.new_book())
 
     def new_book(self) -> Book:
@@ -50,7 +52,11 @@ class TreeWorld(Cluster):
         return Resources(self.topology, servers, [SHARP] * self.topology.switches)
 
     def made(self, hire: LiveHire) -> Book:
-        return Book(hire, CompStore(), None, Ports({}, 20_000, 20_999), lambda name: f"{name}.{next(self.ids)}")
+        return Book(hire, CompStore(), None, Ports({}, 20_000, 20_999), self.identity)
+
+    def identity(self, name: str) -> str:
+        self.used += 1
+        return f"{name}.{next(self.ids)}"
 
     def tell(self, fault: str = "") -> None:
         """What the controller says."""
@@ -66,7 +72,9 @@ class TreeWorld(Cluster):
     def round(self, count: int = 1) -> None:
         """Rounds; after each of them the controller confirms the trees' jobs."""
         for _ in range(count):
+            before, bound = self.used, self.book.scheduler.most_new
             super().round()
+            assert self.used - before <= bound, "identities that are not reserved"
             if self.is_confirming:
                 self.confirm()
 
@@ -369,9 +377,15 @@ def test_a_round_takes_no_more_identities_than_it_was_said_to() -> None:
         ranks = composite("ranks", tasks=8, cpu=100)
         sums = composite("sum", "aggregate", 1, 0, among=("sharp",), demand=demand)
         here.carry(here.book.submit(spec(f"r{number}", ranks, sums, connections=(Connection("ranks", "sum"),)), 0))
-    bound, before = here.hire.most_new, next(here.ids)
     here.round()
-    assert here.topology.nodes + 64 < next(here.ids) - before - 1 <= bound, "a node gets several tasks in a round"
+    assert here.used > here.topology.nodes + 64, "a node gets several tasks in a round"
+    here = TreeWorld()
+    here.submit("other", 2, ("sharp", "server"))
+    here.round()
+    here.usable = frozenset()
+    here.tell()
+    here.round(6)
+    assert here.book.get("other").chosen["sum"] == "server"
 
 
 def test_a_job_manager_without_a_controller_names_the_jobs_that_it_cannot_release() -> None:

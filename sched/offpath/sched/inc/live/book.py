@@ -260,8 +260,15 @@ class Book:
         return [Save(name)]
 
     def refused(self, name: str, identity: str, reason: str, now_ms: int) -> list[Command]:
-        """Engine or switch does not take the task; nothing of it is left there."""
-        return self._over(name, identity, f"refused: {reason}", now_ms, is_failure=True)
+        """Engine or switch does not take the task; nothing of it is left there. It is no failure of the request if a
+        task that gave up its place is still on the switch."""
+        _, task = self._task(name, identity)
+        is_early = task is not None and task.is_inc and self._is_leaving(task.node)
+        return self._over(name, identity, f"refused: {reason}", now_ms, is_failure=not is_early)
+
+    def _is_leaving(self, node: str) -> bool:
+        tasks = (task for request in self.requests.values() for task in request.tasks.values())
+        return any(task.state is TaskState.STOPPING and task.node == node for task in tasks)
 
     def lost(self, name: str, identity: str, reason: str, now_ms: int) -> list[Command]:
         """Engine or switch has no such task any more."""

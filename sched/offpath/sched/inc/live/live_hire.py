@@ -46,7 +46,8 @@ class LiveHire(Hire):
     @property
     def most_new(self) -> int:
         """Places that `take_back` and a round give at most, and names of trees."""
-        return sum(job.size(each) for job in self.jobs.values() if job.is_open for each in job.request.groups)
+        moving = [job for name, job in self.jobs.items() if job.is_open or self.has_tree(name)]
+        return sum(job.size(each) for job in moving for each in job.request.groups)
 
     # -- trees: see `TreeHire` ---------------------------------------------------------------------------------------
     def prepared(self, request: PolyReq) -> PolyReq:
