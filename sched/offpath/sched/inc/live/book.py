@@ -7,7 +7,6 @@ counts as free at once, and a switch that is still full refuses the next task, w
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -42,6 +41,7 @@ from offpath.sched.inc.live.records import (
     Task,
     TaskState,
     TreeJob,
+    is_leaving,
 )
 from offpath.sched.inc.poly import PolyReq
 from offpath.sched.inc.store import CompStore
@@ -263,12 +263,8 @@ class Book:
         """Engine or switch does not take the task; nothing of it is left there. It is no failure of the request if a
         task that gave up its place is still on the switch."""
         _, task = self._task(name, identity)
-        is_early = task is not None and task.is_inc and self._is_leaving(task.node)
+        is_early = task is not None and task.is_inc and is_leaving(self.requests.values(), task.node)
         return self._over(name, identity, f"refused: {reason}", now_ms, is_failure=not is_early)
-
-    def _is_leaving(self, node: str) -> bool:
-        tasks = (task for request in self.requests.values() for task in request.tasks.values())
-        return any(task.state is TaskState.STOPPING and task.node == node for task in tasks)
 
     def lost(self, name: str, identity: str, reason: str, now_ms: int) -> list[Command]:
         """Engine or switch has no such task any more."""
@@ -362,9 +358,7 @@ class Book:
                 request.note(f"after a restart it is refused: {refused}"[:400])
                 request.stop_all()
                 continue
-            held = Counter(each.group for each in request.tasks.values() if each.state is not TaskState.STOPPING)
-            for group, tasks in held.items():
-                self.scheduler.expect((request.spec.name, group), tasks)
+            self.scheduler.expect(request)
             for task in list(request.tasks.values()):
                 self._adopt(request, task, now_ms)
             self.scheduler.begun(request)

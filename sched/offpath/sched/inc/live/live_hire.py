@@ -55,7 +55,7 @@ class LiveHire(Hire):
         return request
 
     def recall(self, request: Request) -> None:
-        """An earlier process saved the request; called before its tasks are adopted. Without an INA controller nobody
+        """An earlier process saved the request; called first, also if it has ended. Without an INA controller nobody
         can release its trees."""
         if request.trees:
             names = ", ".join(each.name for each in request.trees.values())
@@ -65,8 +65,8 @@ class LiveHire(Hire):
     def begun(self, request: Request) -> None:
         """Called when all tasks of a recalled request are adopted."""
 
-    def expect(self, group_id: GroupId, tasks: int) -> None:
-        """An earlier process placed so many tasks of the group; called before they are adopted."""
+    def expect(self, request: Request) -> None:
+        """Called before the tasks of a recalled request are adopted."""
 
     def has_tree(self, name: str) -> bool:
         """A composite of the job may run as a tree of switches over the servers of others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -151,6 +152,12 @@ class Request:
         if self.history[-1:] != [line]:
             self.history.append(line)
             del self.history[:-MOST_HISTORY]
+
+
+def is_leaving(requests: Iterable[Request], node: str) -> bool:
+    """A task that gave up its place is still on the node."""
+    tasks = (task for request in requests for task in request.tasks.values())
+    return any(task.state is TaskState.STOPPING and task.node == node for task in tasks)
 
 
 @dataclass(frozen=True, slots=True)

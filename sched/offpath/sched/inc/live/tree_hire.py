@@ -11,6 +11,7 @@ the same ranks one gets it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -97,10 +98,11 @@ class TreeHire(LiveHire):
             self._without.pop(group.id, None)
             self._settled.discard(group.id)
 
-    def expect(self, group_id: GroupId, tasks: int) -> None:
-        """See `LiveHire`."""
-        if self.is_tree(group_id) and tasks:
-            self.jobs[group_id[0]].sizes[group_id] = tasks
+    def expect(self, request: Request) -> None:
+        """See `LiveHire`. A tree has as many switches as it had."""
+        held = Counter(each.group for each in request.tasks.values() if each.state is not TaskState.STOPPING)
+        job = self.jobs[request.spec.name]
+        job.sizes |= {each.id: held[each.id[1]] for each in _trees(job) if held[each.id[1]]}
 
     def has_tree(self, name: str) -> bool:
         """See `LiveHire`."""
