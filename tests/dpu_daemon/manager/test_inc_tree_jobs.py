@@ -30,7 +30,7 @@ from ...sched.inc.test_tree_hire import TreeWorld, where
 
 
 class Controller:
-    """Admits jobs as a controller does; the test says which switches it reaches, and which places jobs hold."""
+    """Admits jobs as a controller does; the test sets which switches it reaches, and which places jobs hold."""
 
     def __init__(self, topology: Topology) -> None:
         self.jobs = Jobs(topology, FirstN(), Store("", lambda term, proof: True), 4)
@@ -98,7 +98,7 @@ class Rig:
 
     def __init__(self, folder: Path, topology: Topology) -> None:
         self.world = TreeWorld(topology)
-        self.world.hire.fault = "not asked"
+        self.world.hire.fault = "no query yet"
         self.world.is_confirming = False
         self.controller = Controller(self.world.topology)
         handlers = AdminHandlers(
@@ -250,7 +250,7 @@ async def test_a_tree_that_was_never_confirmed_is_given_back_when_the_controller
     assert (request.state, request.chosen["sum"]) == (RequestState.RUNNING, "server")
 
 
-async def test_a_switch_in_use_is_down_only_if_the_controller_says_so_for_a_while(rig: Rig) -> None:
+async def test_a_switch_in_use_is_down_only_if_the_controller_reports_it_for_a_while(rig: Rig) -> None:
     request = await rig.running()
     down = where(request, "sum.sharp")[0]
     rig.controller.switches[down] = False

@@ -44,7 +44,7 @@ class TreeWorld(Cluster):
 
     def new_book(self) -> Book:
         self.hire = TreeHire(self.resources(), preempt_ms=2_000)
-        self.tell()
+        self.set_controller()
         return self.made(self.hire)
 
     def resources(self) -> Resources:
@@ -58,8 +58,8 @@ class TreeWorld(Cluster):
         self.used += 1
         return f"{name}.{next(self.ids)}"
 
-    def tell(self, fault: str = "") -> None:
-        """What the controller says."""
+    def set_controller(self, fault: str = "") -> None:
+        """What it has reported last."""
         self.hire.usable, self.hire.fault = self.usable, fault
 
     def submit(self, name: str = "r", ranks: int = 3, among: tuple[str, ...] = (), sram: int = 8_192) -> Request:
@@ -177,22 +177,22 @@ def test_ranks_wait_for_the_choice_and_without_room_for_a_tree_the_sum_runs_on_s
 
 def test_what_waits_for_a_tree_says_why() -> None:
     here = TreeWorld()
-    here.tell(tree_hire.NO_ANSWER_YET)
+    here.set_controller(tree_hire.NO_ANSWER_YET)
     patient = here.submit("patient", 2)
     here.round(3)
     assert patient.waits == {"sum.sharp": f"4 wait: {tree_hire.NO_ANSWER_YET}"}, "it does not fall back meanwhile"
     here.carry(here.book.cancel("patient"))
-    here.tell("the INA controller is away")
+    here.set_controller("the INA controller is away")
     request = here.submit(among=("sharp",))
     here.round(3)
     assert "the INA controller is away" in request.waits["sum.sharp"]
     assert not here.running
     here.usable = frozenset()
-    here.tell()
+    here.set_controller()
     here.round()
     assert "the INA controller does not reach" in request.waits["sum.sharp"]
     here.usable = frozenset(range(here.topology.hosts, here.topology.nodes))
-    here.tell()
+    here.set_controller()
     here.round()
     assert request.state is RequestState.RUNNING
 
@@ -227,7 +227,7 @@ def test_a_tree_that_loses_a_switch_is_booked_anew_whole_and_keeps_its_name() ->
     here.round(2)
     assert (request.chosen["sum"], where(request, "sum.sharp")) == ("server", [])
     assert "a switch of its tree was lost" in " ".join(request.history)
-    assert request.trees["sum"].name == name, "ranks that run go on with it"
+    assert request.trees["sum"].name == name, "ranks that run continue with it"
 
 
 def test_a_switch_that_the_controller_cannot_use_any_more_is_as_lost() -> None:
@@ -236,10 +236,10 @@ def test_a_switch_that_the_controller_cannot_use_any_more_is_as_lost() -> None:
     here.round()
     spine = max(map(here.topology.names.index, where(request, "sum.sharp")))
     here.usable -= {spine}
-    here.tell("no answer")
+    here.set_controller("no answer")
     here.round()
     assert here.topology.names[spine] in where(request, "sum.sharp"), "while there is no answer nothing changes"
-    here.tell()
+    here.set_controller()
     here.round()
     assert here.topology.names[spine] not in where(request, "sum.sharp")
     judge_trees(here)
@@ -370,7 +370,7 @@ def test_servers_beside_the_switches_of_another_composite_are_no_ranks() -> None
         here.book.submit(wanted, 0)
 
 
-def test_a_round_takes_no_more_identities_than_it_was_said_to() -> None:
+def test_a_round_takes_no_more_identities_than_are_reserved() -> None:
     here = TreeWorld(leaf_spine(4, 25, 2))
     demand = {"sharp": {"sram_kib": 1_024}}
     for number in range(50):
@@ -383,7 +383,7 @@ def test_a_round_takes_no_more_identities_than_it_was_said_to() -> None:
     here.submit("other", 2, ("sharp", "server"))
     here.round()
     here.usable = frozenset()
-    here.tell()
+    here.set_controller()
     here.round(6)
     assert here.book.get("other").chosen["sum"] == "server"
 
@@ -445,7 +445,7 @@ def drive(draw: Random, steps: int = 30) -> TreeWorld:
                     here.book.node_back(node)
             case 4:
                 here.usable = frozenset(each for each in switches if draw.random() < 0.9)
-                here.tell(draw.choice(("", "", "away")))
+                here.set_controller(draw.choice(("", "", "away")))
             case 5:
                 here.again()
             case 6:

@@ -35,7 +35,7 @@ LOOK_S: Final = 0.25
 MISSES: Final = 4
 """The controller is away after so many queries in a row without a reply."""
 DOWN_LOOKS: Final = 20
-"""A switch in use is down after so many replies in a row that say so: a new controller has to reach its switches
+"""A switch in use is down after so many replies in a row that report it: a new controller has to reach its switches
 first."""
 MOST_PAGES: Final = 65_536
 """Of one listing."""
@@ -320,7 +320,7 @@ def _is_of_tree(task: Task) -> bool:
 
 
 def _is_replaced(request: Request, task: Task) -> bool:
-    """Another task of the tree has the switch, so the job goes on there."""
+    """Another task of the tree has the switch, so the job continues there."""
     return any(
         each.identity != task.identity and each.node == task.node and each.composite == task.composite and each.is_inc
         and each.state is not TaskState.STOPPING

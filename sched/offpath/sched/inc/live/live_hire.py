@@ -59,7 +59,7 @@ class LiveHire(Hire):
         can release its trees."""
         if request.trees:
             names = ", ".join(each.name for each in request.trees.values())
-            request.note(f"no INA controller is configured; cancel there, if it goes on: {names}")
+            request.note(f"no INA controller is configured; cancel these jobs there: {names}")
             request.trees.clear()
 
     def begun(self, request: Request) -> None:

@@ -1,4 +1,7 @@
-"""What the INA controller says about a composite's tree (`tree_hire`): events of the book. Each may be repeated."""
+"""Events of the book about the tree of a composite (`tree_hire`), from replies of the INA controller.
+
+Each may be repeated.
+"""
 
 from __future__ import annotations
 

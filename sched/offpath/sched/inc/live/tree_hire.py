@@ -248,7 +248,7 @@ class TreeHire(LiveHire):
                     yield from self._book(job, tree, found, now_ms)
 
     def _must_wait(self, job: PendingJob, tree: TaskGroup) -> bool:
-        """Neither a tree nor another implementation is chosen now. Ranks that end go on without a tree."""
+        """Neither a tree nor another implementation is chosen now. Ranks that end continue without a tree."""
         is_late = tree.id not in self._settled and _has_ended(job, tree)
         is_waiting = any(job.waiting(each) for each in _ranks(job.request, tree))
         return self.fault == NO_ANSWER_YET or is_late or is_waiting
