@@ -1,0 +1,256 @@
+"""The book of federated jobs: which job asks for which devices, which device works for whom, until when.
+
+No clock, no input or output, no random numbers of its own: times and draws are given. Three shells drive it: the
+controller, the simulator and the property tests. What holds after every call:
+
+- a device has one lease at most, and gets one a day;
+- a lease is for a job whose requirement the device meets;
+- a round never has more devices, working and done, than it requested;
+- a round ends once: complete with its quorum, or by its deadline.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from offpath.sched.collab.errors import CollabRefused
+from offpath.sched.collab.fairness import Standing
+from offpath.sched.collab.policy import CollabPolicy, Ranking, Waiting
+from offpath.sched.collab.records import (
+    DAY_NS, MOST_DEADLINE_NS, MOST_DEMAND, MOST_JOBS, Assigned, Event, Job, JobSpec, Lease, Released, Request, RoundEnd,
+    RoundEnded, Tally,
+)  # fmt: skip
+from offpath.sched.collab.requirements import Catalogue, Properties
+from offpath.sched.collab.supply import Supply
+from offpath.sched.collab.tiers import Profile, Sample, chosen
+
+_NS: Final = 10**9
+Draw = Callable[[int], int]
+"""A uniform number from 0 to below its argument."""
+
+
+class Book:
+    """``policy`` decides; the book keeps it to the rules above. ``lease_ns``: how long a device may work."""
+
+    def __init__(self, policy: CollabPolicy, draw: Draw, lease_ns: int) -> None:
+        self.policy, self._draw, self._lease_ns = policy, draw, lease_ns
+        self.catalogue = Catalogue()
+        self.supply = Supply()
+        self.jobs: dict[str, Job] = {}
+        self.leases: dict[int, Lease] = {}
+        self.tally = Tally()
+        self._of_device: dict[str, int] = {}
+        self._day: dict[str, int] = {}
+        """Device → the last day on which it got a job."""
+        self._expiries: list[tuple[int, int]] = []
+        self._deadlines: list[tuple[int, str, int]] = []
+        self._next = 1
+        self._ranking = Ranking({}, {})
+        self._is_stale = False
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+    def open(self, spec: JobSpec, now_ns: int) -> None:
+        """Raises: CollabRefused: the name is taken, or there are too many jobs. TooManyRequirements."""
+        if spec.name in self.jobs:
+            raise CollabRefused("job_exists", f"a job {spec.name} is open")
+        if len(self.jobs) >= MOST_JOBS:
+            raise CollabRefused("too_many_jobs", f"{MOST_JOBS} jobs are open")
+        bit = self.catalogue.open(spec.requirement)
+        self.jobs[spec.name] = Job(spec, bit, now_ns, Profile(max(2, spec.tiers)))
+        self._is_stale = True
+
+    def request(self, name: str, number: int, demand: int, deadline_ns: int, now_ns: int) -> list[Event]:
+        """The job wants ``demand`` devices for round ``number``; the same call again changes nothing.
+
+        Raises: CollabRefused.
+        """
+        job = self._job(name)
+        running = job.request
+        if running is not None and (running.round, running.demand) == (number, demand):
+            return []
+        if running is not None:
+            raise CollabRefused("round_runs", f"round {running.round} of {name} has not ended")
+        if number <= job.last_round:
+            raise CollabRefused("round_over", f"round {number} of {name} has ended")
+        if not 1 <= demand <= MOST_DEMAND:
+            raise CollabRefused("demand", f"a round needs 1 to {MOST_DEMAND} devices")
+        if not now_ns < deadline_ns <= now_ns + MOST_DEADLINE_NS:
+            raise CollabRefused("deadline", "the deadline has passed, or is more than a week ahead")
+        made = Request(number, demand, now_ns, deadline_ns, self._draw(1 << 32))
+        made.tier = self._tier(job)
+        job.request, job.last_round = made, number
+        heapq.heappush(self._deadlines, (deadline_ns, name, number))
+        self._is_stale = True
+        return []
+
+    def close(self, name: str, now_ns: int) -> list[Event]:
+        """No device works for the job any more. Raises: CollabRefused."""
+        job = self._job(name)
+        events = list(self._end(job, RoundEnd.CLOSED, now_ns)) if job.request is not None else []
+        self.catalogue.close(job.spec.requirement)
+        del self.jobs[name]
+        self._is_stale = True
+        return events
+
+    # -- devices --------------------------------------------------------------------------------------------------
+    def check_in(self, device: str, properties: Properties, now_ns: int) -> Lease | None:
+        """The lease that the device has, or gets; None: no job needs it now, or it has worked today.
+
+        The caller calls `tick` first if time has passed.
+        """
+        self.tally.check_ins += 1
+        held = self._of_device.get(device)
+        if held is not None:
+            return self.leases[held]
+        self.supply.seen(properties, now_ns, self.catalogue.atom)
+        day = now_ns // DAY_NS
+        if self._day.get(device) == day:
+            self.tally.spent += 1
+            return None
+        atom = self.catalogue.atom(properties)
+        if self._is_stale or atom not in self._ranking.tries:
+            self._replan(atom)
+        found = self._first(atom, properties)
+        if found is None:
+            self.tally.idle += 1
+            return None
+        return self._lease(found, device, properties, now_ns, day)
+
+    def result(self, device: str, number: int, is_good: bool, now_ns: int) -> list[Event]:
+        """A device has finished, or gives up. Raises: CollabRefused: it has no such lease (any more)."""
+        lease = self.leases.get(number)
+        if lease is None or lease.device != device:
+            raise CollabRefused("no_lease", "the device has no such lease, or it has ended")
+        job = self.jobs[lease.job]
+        events: list[Event] = [self._release(lease, is_good, "" if is_good else "the device gave up", now_ns)]
+        request = job.request
+        assert request is not None, "a round that ends releases its leases"
+        if not is_good:
+            return events
+        request.done += 1
+        job.profile.learn(Sample(lease.speed, (now_ns - lease.issued_ns) / _NS))
+        if 100 * request.done >= job.spec.quorum_percent * request.demand:
+            events += self._end(job, RoundEnd.COMPLETE, now_ns)
+        return events
+
+    def tick(self, now_ns: int) -> list[Event]:
+        """Leases that have expired and rounds whose deadline has come."""
+        events: list[Event] = []
+        while self._expiries and self._expiries[0][0] <= now_ns:
+            lease = self.leases.get(heapq.heappop(self._expiries)[1])
+            if lease is not None:
+                events.append(self._release(lease, False, "the lease expired", now_ns))
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, name, number = heapq.heappop(self._deadlines)
+            job = self.jobs.get(name)
+            if job is not None and job.request is not None and job.request.round == number:
+                events += self._end(job, RoundEnd.ABORTED, now_ns)
+        return events
+
+    def next_ns(self) -> int | None:
+        """When `tick` has something to do, at the earliest."""
+        times = [each[0][0] for each in (self._expiries, self._deadlines) if each]
+        return min(times) if times else None
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+    def _job(self, name: str) -> Job:
+        if name not in self.jobs:
+            raise CollabRefused("no_job", f"no job {name} is open")
+        return self.jobs[name]
+
+    def _tier(self, job: Job) -> int | None:
+        """Algorithm 2, once for each request."""
+        job.bounds = None
+        if job.spec.tiers < 2 or not job.spec.speed or not job.rounds:
+            return None
+        tiers = job.profile.tiers()
+        means = (each / job.rounds / _NS for each in (job.response_ns, job.schedule_ns))
+        tier = chosen(tiers, *means, self._draw)
+        job.bounds = tiers if tier is not None else None
+        return tier
+
+    def _waiting(self) -> Iterator[Waiting]:
+        for name, job in self.jobs.items():
+            request = job.request
+            if request is not None and request.remaining > 0:
+                standing = Standing(job.spec.alone_s, job.served_ns / _NS)
+                yield Waiting(name, job.bit, request.remaining, job.opened_ns, request.rank, standing)
+
+    def _replan(self, atom: int) -> None:
+        supply = self.supply.by_atom(self.catalogue.atom)
+        supply.setdefault(atom, 0)
+        self._ranking = self.policy.replan(tuple(self._waiting()), supply)
+        self._is_stale = False
+
+    def _first(self, atom: int, properties: Properties) -> Job | None:
+        """The first job in the plan's order that needs the device. The plan is not trusted to name eligible jobs."""
+        for bit in self._ranking.tries[atom]:
+            if not atom >> bit & 1:
+                continue
+            for name in self._ranking.jobs.get(bit, ()):
+                job = self.jobs.get(name)
+                if job is None or job.bit != bit or job.request is None or job.request.remaining <= 0:
+                    continue
+                if _fits_tier(job, job.request, properties):
+                    return job
+        return None
+
+    def _lease(self, job: Job, device: str, properties: Properties, now_ns: int, day: int) -> Lease:
+        request = job.request
+        assert request is not None
+        until_ns = min(now_ns + self._lease_ns, request.deadline_ns)
+        lease = Lease(
+            self._next, device, job.spec.name, request.round, now_ns, until_ns, _speed(job, properties)
+        )
+        self._next += 1
+        self.leases[lease.number] = lease
+        self._of_device[device] = lease.number
+        self._day[device] = day
+        heapq.heappush(self._expiries, (until_ns, lease.number))
+        request.leased += 1
+        self.tally.assigned += 1
+        if request.remaining == 0:
+            request.filled_ns = now_ns
+            self._is_stale = True
+        return lease
+
+    def _release(self, lease: Lease, answered: bool, why: str, now_ns: int) -> Released:
+        """The device is free; the round may get another one."""
+        del self.leases[lease.number], self._of_device[lease.device]
+        job = self.jobs[lease.job]
+        job.served_ns += now_ns - lease.issued_ns
+        assert job.request is not None
+        if job.request.remaining == 0 and not answered:
+            self._is_stale = True
+        job.request.leased -= 1
+        return Released(lease, answered, why)
+
+    def _end(self, job: Job, end: RoundEnd, now_ns: int) -> Iterator[Event]:
+        """The round is over: what still works for it works for nobody."""
+        request = job.request
+        assert request is not None
+        name = job.spec.name
+        for lease in [each for each in self.leases.values() if each.job == name]:
+            yield self._release(lease, False, f"the round is {end}", now_ns)
+        if end is RoundEnd.COMPLETE:
+            filled_ns = request.filled_ns if request.filled_ns >= 0 else now_ns
+            job.rounds += 1
+            job.schedule_ns += filled_ns - request.submitted_ns
+            job.response_ns += now_ns - filled_ns
+        job.request = None
+        self._is_stale = True
+        yield RoundEnded(
+            name, request.round, end, request.done, request.demand, request.submitted_ns, request.filled_ns, now_ns
+        )
+
+
+def _speed(job: Job, properties: Properties) -> int:
+    return dict(properties.numbers).get(job.spec.speed, 0) if job.spec.speed else 0
+
+
+def _fits_tier(job: Job, request: Request, properties: Properties) -> bool:
+    if request.tier is None or job.bounds is None:
+        return True
+    return job.bounds.of(_speed(job, properties)) == request.tier
