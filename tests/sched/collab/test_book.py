@@ -1,0 +1,201 @@
+"""The book of federated jobs, driven at random: no device serves two jobs, none gets what it cannot run, all rounds end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.sched.collab.book import Book
+from offpath.sched.collab.errors import CollabRefused, RequirementInvalid
+from offpath.sched.collab.policy import POLICIES, make
+from offpath.sched.collab.records import DAY_NS, Event, JobSpec, Lease, Released, Request, RoundEnd, RoundEnded
+from offpath.sched.collab.requirements import Properties, Requirement
+
+S = 10**9
+REQUIREMENTS = [Requirement(Properties.of({"mem": mem, "cpu": cpu})) for mem in (0, 4) for cpu in (0, 4)]
+LEASE = 60 * S
+
+
+class Life:
+    """A book, and what a reader of its events must find."""
+
+    def __init__(self, policy: str, seed: int) -> None:
+        self.random = Random(seed)
+        self.book = Book(make(policy), self.random.randrange, LEASE)
+        self.now = 0
+        self.leases: dict[int, Lease] = {}
+        self.day: dict[str, set[int]] = {}
+        self.ended: Counter[RoundEnd] = Counter()
+        self.rounds: dict[str, int] = {}
+        self.deadlines: dict[tuple[str, int], int] = {}
+
+    def take(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Released):
+                assert self.leases.pop(event.lease.number) == event.lease
+            if isinstance(event, RoundEnded):
+                self.ended[event.end] += 1
+                assert event.ended_ns <= self.deadlines.pop((event.job, event.round)) + S
+                assert (event.end is RoundEnd.COMPLETE) == (100 * event.done >= 80 * event.demand)
+
+    def step(self) -> None:
+        random, book = self.random, self.book
+        self.now += random.randrange(S)
+        self.take(book.tick(self.now))
+        act = random.random()
+        if act < 0.05 and len(book.jobs) < 12:
+            name = f"j{len(self.rounds)}"
+            self.rounds[name] = 0
+            book.open(JobSpec(name, "t", random.choice(REQUIREMENTS), speed="cpu", tiers=2), self.now)
+        elif act < 0.06 and book.jobs:
+            self.take(book.close(random.choice(list(book.jobs)), self.now))
+        elif act < 0.2 and book.jobs:
+            self.request(random.choice(list(book.jobs)))
+        elif act < 0.45 and self.leases:
+            lease = random.choice(list(self.leases.values()))
+            self.take(book.result(lease.device, lease.number, random.random() < 0.9, self.now))
+        else:
+            self.check_in()
+        self.look()
+
+    def request(self, name: str) -> None:
+        if self.book.jobs[name].request is not None:
+            return
+        self.rounds[name] += 1
+        deadline = self.now + self.random.randrange(1, 300) * S
+        self.deadlines[name, self.rounds[name]] = deadline
+        self.take(self.book.request(name, self.rounds[name], self.random.randrange(1, 9), deadline, self.now))
+
+    def check_in(self) -> None:
+        device = f"d{self.random.randrange(400)}"
+        properties = Properties.of({"mem": self.random.randrange(8), "cpu": self.random.randrange(8)})
+        before = {lease.device: lease for lease in self.leases.values()}
+        lease = self.book.check_in(device, properties, self.now)
+        if lease is None:
+            assert device not in before
+            return
+        if device in before:
+            assert lease == before[device], "the same answer again"
+            return
+        day = self.now // DAY_NS
+        assert day not in self.day.setdefault(device, set()), "one job a day"
+        self.day[device].add(day)
+        self.leases[lease.number] = lease
+        assert self.book.jobs[lease.job].spec.requirement.is_met_by(properties)
+
+    def look(self) -> None:
+        book = self.book
+        assert book.leases == self.leases
+        working = Counter(lease.job for lease in self.leases.values())
+        assert len({lease.device for lease in self.leases.values()}) == len(self.leases)
+        for name, job in book.jobs.items():
+            request = job.request
+            assert working[name] == (request.leased if request is not None else 0)
+            if request is not None:
+                assert request.leased + request.done <= request.demand
+                assert request.deadline_ns > self.now - S
+
+
+@given(st.sampled_from(sorted(POLICIES)), st.integers(0, 10**9))
+def test_no_life_breaks_a_rule(policy: str, seed: int) -> None:
+    life = Life(policy, seed)
+    for _ in range(300):
+        life.step()
+    life.now += 400 * S
+    life.take(life.book.tick(life.now))
+    assert not life.leases
+    assert not life.deadlines, "every round ends by its deadline"
+
+
+@given(st.sampled_from(sorted(POLICIES)), st.integers(0, 10**9))
+def test_the_same_calls_give_the_same_answers(policy: str, seed: int) -> None:
+    lives = [Life(policy, seed) for _ in range(2)]
+    for _ in range(100):
+        for life in lives:
+            life.step()
+    assert lives[0].leases == lives[1].leases
+    assert lives[0].ended == lives[1].ended
+
+
+PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "ineligible": lambda patch: patch.setattr(Requirement, "is_met_by", lambda self, device: True, raising=True),
+    "overshot": lambda patch: patch.setattr(Request, "remaining", property(lambda self: self.demand - self.done)),
+    "never-ends": lambda patch: patch.setattr(Book, "tick", lambda self, now_ns: []),
+}
+
+
+def met(requirement: Requirement, device: Properties) -> bool:
+    return all(dict(device.numbers)[name] >= least for name, least in requirement.least.numbers)
+
+
+@pytest.mark.parametrize("bug", sorted(PLANTED))
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bug == "ineligible":
+        monkeypatch.setattr(JobSpec, "requirement", JobSpec.requirement, raising=False)
+        monkeypatch.setattr("offpath.sched.collab.requirements.Catalogue.atom", lambda self, device: (1 << 128) - 1)
+    else:
+        PLANTED[bug](monkeypatch)
+    with pytest.raises(AssertionError):
+        test_no_life_breaks_a_rule()
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+def opened() -> Book:
+    book = Book(make("fifo"), Random(0).randrange, LEASE)
+    book.open(JobSpec("a", "t", REQUIREMENTS[0]), 0)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda book: book.request("b", 1, 1, S, 0), "no_job"),
+        (lambda book: book.request("a", 1, 0, S, 0), "demand"),
+        (lambda book: book.request("a", 1, 10**7, S, 0), "demand"),
+        (lambda book: book.request("a", 1, 1, 5 * S, 5 * S), "deadline"),
+        (lambda book: book.request("a", 1, 1, 10**18, 0), "deadline"),
+        (lambda book: book.open(JobSpec("a", "t", REQUIREMENTS[1]), 0), "job_exists"),
+        (lambda book: book.result("d", 7, True, 0), "no_lease"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(call: Callable[[Book], object], code: str) -> None:
+    book = opened()
+    with pytest.raises(CollabRefused) as refused:
+        call(book)
+    assert refused.value.code == code
+    assert book.jobs["a"].request is None
+    assert len(book.catalogue) == 1
+
+
+def test_a_request_twice_is_one_and_a_round_comes_once() -> None:
+    book = opened()
+    for _ in range(2):
+        assert book.request("a", 1, 2, 9 * S, 0) == []
+    with pytest.raises(CollabRefused, match="has not ended"):
+        book.request("a", 2, 2, 9 * S, 0)
+    assert [type(event) for event in book.tick(9 * S)] == [RoundEnded]
+    with pytest.raises(CollabRefused, match="has ended"):
+        book.request("a", 1, 2, 20 * S, 10 * S)
+
+
+def test_a_device_cannot_answer_for_another() -> None:
+    book = opened()
+    book.request("a", 1, 2, 9 * S, 0)
+    lease = book.check_in("d", Properties.of({"mem": 1, "cpu": 1}), 1)
+    assert lease is not None
+    with pytest.raises(CollabRefused):
+        book.result("e", lease.number, True, 2)
+    assert book.leases == {lease.number: lease}
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"": 1}, {"x" * 65: 1}, {"a\n": 1}, {"a": -1}, {"a": 2**60}, {"a": True}, {f"n{n}": 1 for n in range(40)}]
+)
+def test_properties_out_of_bounds_are_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(RequirementInvalid):
+        Properties.of(numbers)
