@@ -12,23 +12,32 @@ controller, the simulator and the property tests. What holds after every call:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from offpath.sched.collab.errors import CollabRefused
 from offpath.sched.collab.fairness import Standing
-from offpath.sched.collab.policy import CollabPolicy, Ranking, Waiting
+from offpath.sched.collab.port import CollabPolicy, Draw, Waiting
 from offpath.sched.collab.records import (
-    DAY_NS, MOST_DEADLINE_NS, MOST_DEMAND, MOST_JOBS, Assigned, Event, Job, JobSpec, Lease, Released, Request, RoundEnd,
-    RoundEnded, Tally,
+    DAY_NS,
+    MOST_DEADLINE_NS,
+    MOST_DEMAND,
+    MOST_JOBS,
+    Event,
+    Job,
+    JobSpec,
+    Lease,
+    Released,
+    Request,
+    RoundEnd,
+    RoundEnded,
+    Tally,
 )  # fmt: skip
 from offpath.sched.collab.requirements import Catalogue, Properties
 from offpath.sched.collab.supply import Supply
 from offpath.sched.collab.tiers import Profile, Sample, chosen
 
 _NS: Final = 10**9
-Draw = Callable[[int], int]
-"""A uniform number from 0 to below its argument."""
 
 
 class Book:
@@ -42,26 +51,28 @@ class Book:
         self.leases: dict[int, Lease] = {}
         self.tally = Tally()
         self._of_device: dict[str, int] = {}
-        self._day: dict[str, int] = {}
-        """Device → the last day on which it got a job."""
+        self._day, self._worked = -1, set[str]()
+        """The devices that got a job on that day, the last one."""
         self._expiries: list[tuple[int, int]] = []
         self._deadlines: list[tuple[int, str, int]] = []
         self._next = 1
-        self._ranking = Ranking({}, {})
-        self._is_stale = False
+        self._supplied = -1
+        """The catalogue's version that the policy's supply is of."""
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def open(self, spec: JobSpec, now_ns: int) -> None:
-        """Raises: CollabRefused: the name is taken, or there are too many jobs. TooManyRequirements."""
+        """Raises: CollabRefused: the name is taken, too many jobs, or a figure out of bounds. TooManyRequirements."""
         if spec.name in self.jobs:
             raise CollabRefused("job_exists", f"a job {spec.name} is open")
         if len(self.jobs) >= MOST_JOBS:
             raise CollabRefused("too_many_jobs", f"{MOST_JOBS} jobs are open")
+        if fault := spec.fault():
+            raise CollabRefused("job", fault)
         bit = self.catalogue.open(spec.requirement)
         self.jobs[spec.name] = Job(spec, bit, now_ns, Profile(max(2, spec.tiers)))
-        self._is_stale = True
+        self.policy.opened(spec.name, bit)
 
-    def request(self, name: str, number: int, demand: int, deadline_ns: int, now_ns: int) -> list[Event]:
+    def request(self, name: str, number: int, demand: int, deadline_ns: int, now_ns: int) -> None:
         """The job wants ``demand`` devices for round ``number``; the same call again changes nothing.
 
         Raises: CollabRefused.
@@ -69,7 +80,7 @@ class Book:
         job = self._job(name)
         running = job.request
         if running is not None and (running.round, running.demand) == (number, demand):
-            return []
+            return
         if running is not None:
             raise CollabRefused("round_runs", f"round {running.round} of {name} has not ended")
         if number <= job.last_round:
@@ -82,8 +93,7 @@ class Book:
         made.tier = self._tier(job)
         job.request, job.last_round = made, number
         heapq.heappush(self._deadlines, (deadline_ns, name, number))
-        self._is_stale = True
-        return []
+        self._tell(job)
 
     def close(self, name: str, now_ns: int) -> list[Event]:
         """No device works for the job any more. Raises: CollabRefused."""
@@ -91,32 +101,35 @@ class Book:
         events = list(self._end(job, RoundEnd.CLOSED, now_ns)) if job.request is not None else []
         self.catalogue.close(job.spec.requirement)
         del self.jobs[name]
-        self._is_stale = True
+        self.policy.closed(name)
         return events
 
     # -- devices --------------------------------------------------------------------------------------------------
     def check_in(self, device: str, properties: Properties, now_ns: int) -> Lease | None:
         """The lease that the device has, or gets; None: no job needs it now, or it has worked today.
 
-        The caller calls `tick` first if time has passed.
+        The caller calls `tick` first if time has passed. A check-in of a device that has worked today is no supply.
         """
         self.tally.check_ins += 1
         held = self._of_device.get(device)
         if held is not None:
             return self.leases[held]
-        self.supply.seen(properties, now_ns, self.catalogue.atom)
-        day = now_ns // DAY_NS
-        if self._day.get(device) == day:
+        if now_ns // DAY_NS > self._day:
+            self._day, self._worked = now_ns // DAY_NS, set()
+        if device in self._worked:
             self.tally.spent += 1
             return None
         atom = self.catalogue.atom(properties)
-        if self._is_stale or atom not in self._ranking.tries:
-            self._replan(atom)
-        found = self._first(atom, properties)
-        if found is None:
-            self.tally.idle += 1
-            return None
-        return self._lease(found, device, properties, now_ns, day)
+        is_due = self.supply.seen(properties, now_ns, self.catalogue.atom)
+        if is_due or self._supplied != self.catalogue.version:
+            self._supplied = self.catalogue.version
+            self.policy.supplied(self.supply.by_atom(self.catalogue.atom))
+        for name in self.policy.candidates(atom):
+            job = self.jobs.get(name)
+            if job is not None and _can_use(job, atom, properties, now_ns):
+                return self._lease(job, device, properties, now_ns)
+        self.tally.idle += 1
+        return None
 
     def result(self, device: str, number: int, is_good: bool, now_ns: int) -> list[Event]:
         """A device has finished, or gives up. Raises: CollabRefused: it has no such lease (any more)."""
@@ -124,15 +137,16 @@ class Book:
         if lease is None or lease.device != device:
             raise CollabRefused("no_lease", "the device has no such lease, or it has ended")
         job = self.jobs[lease.job]
-        events: list[Event] = [self._release(lease, is_good, "" if is_good else "the device gave up", now_ns)]
         request = job.request
         assert request is not None, "a round that ends releases its leases"
-        if not is_good:
-            return events
-        request.done += 1
-        job.profile.learn(Sample(lease.speed, (now_ns - lease.issued_ns) / _NS))
+        request.done += is_good
+        events: list[Event] = [self._release(lease, is_good, "" if is_good else "the device gave up", now_ns)]
+        if is_good and request.tier is None:  # those of one tier alone would shift the thresholds to it
+            job.profile.learn(Sample(lease.speed, (now_ns - lease.issued_ns) / _NS))
         if 100 * request.done >= job.spec.quorum_percent * request.demand:
             events += self._end(job, RoundEnd.COMPLETE, now_ns)
+        else:
+            self._tell(job)
         return events
 
     def tick(self, now_ns: int) -> list[Event]:
@@ -142,6 +156,7 @@ class Book:
             lease = self.leases.get(heapq.heappop(self._expiries)[1])
             if lease is not None:
                 events.append(self._release(lease, False, "the lease expired", now_ns))
+                self._tell(self.jobs[lease.job])
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, name, number = heapq.heappop(self._deadlines)
             job = self.jobs.get(name)
@@ -163,67 +178,49 @@ class Book:
     def _tier(self, job: Job) -> int | None:
         """Algorithm 2, once for each request."""
         job.bounds = None
-        if job.spec.tiers < 2 or not job.spec.speed or not job.rounds:
+        if not self.policy.has_tiers or job.spec.tiers < 2 or not job.spec.speed or not job.rounds:
             return None
         tiers = job.profile.tiers()
-        means = (each / job.rounds / _NS for each in (job.response_ns, job.schedule_ns))
-        tier = chosen(tiers, *means, self._draw)
+        response_s, schedule_s = (each / job.rounds / _NS for each in (job.response_ns, job.schedule_ns))
+        tier = chosen(tiers, response_s, schedule_s, self._draw)
         job.bounds = tiers if tier is not None else None
         return tier
 
-    def _waiting(self) -> Iterator[Waiting]:
-        for name, job in self.jobs.items():
-            request = job.request
-            if request is not None and request.remaining > 0:
-                standing = Standing(job.spec.alone_s, job.served_ns / _NS)
-                yield Waiting(name, job.bit, request.remaining, job.opened_ns, request.rank, standing)
+    def _tell(self, job: Job) -> None:
+        """The policy follows what the job needs."""
+        request, name = job.request, job.spec.name
+        if request is None or request.remaining <= 0:
+            self.policy.left(name)
+            return
+        remaining = request.remaining + max(0, job.spec.rounds - job.rounds - 1) * request.demand
+        standing = Standing(job.spec.alone_ns, job.served_ns)
+        self.policy.waits(Waiting(name, job.bit, remaining, job.opened_ns, request.rank, standing))
 
-    def _replan(self, atom: int) -> None:
-        supply = self.supply.by_atom(self.catalogue.atom)
-        supply.setdefault(atom, 0)
-        self._ranking = self.policy.replan(tuple(self._waiting()), supply)
-        self._is_stale = False
-
-    def _first(self, atom: int, properties: Properties) -> Job | None:
-        """The first job in the plan's order that needs the device. The plan is not trusted to name eligible jobs."""
-        for bit in self._ranking.tries[atom]:
-            if not atom >> bit & 1:
-                continue
-            for name in self._ranking.jobs.get(bit, ()):
-                job = self.jobs.get(name)
-                if job is None or job.bit != bit or job.request is None or job.request.remaining <= 0:
-                    continue
-                if _fits_tier(job, job.request, properties):
-                    return job
-        return None
-
-    def _lease(self, job: Job, device: str, properties: Properties, now_ns: int, day: int) -> Lease:
+    def _lease(self, job: Job, device: str, properties: Properties, now_ns: int) -> Lease:
         request = job.request
         assert request is not None
         until_ns = min(now_ns + self._lease_ns, request.deadline_ns)
-        lease = Lease(
-            self._next, device, job.spec.name, request.round, now_ns, until_ns, _speed(job, properties)
-        )
+        number, speed = self._next, _speed(job, properties)
+        lease = Lease(number, device, job.spec.name, request.round, now_ns, until_ns, speed)
         self._next += 1
-        self.leases[lease.number] = lease
-        self._of_device[device] = lease.number
-        self._day[device] = day
-        heapq.heappush(self._expiries, (until_ns, lease.number))
+        self.leases[number] = job.leases[number] = lease
+        self._of_device[device] = number
+        self._worked.add(device)
+        heapq.heappush(self._expiries, (until_ns, number))
         request.leased += 1
         self.tally.assigned += 1
         if request.remaining == 0:
             request.filled_ns = now_ns
-            self._is_stale = True
+        self._tell(job)
         return lease
 
     def _release(self, lease: Lease, answered: bool, why: str, now_ns: int) -> Released:
         """The device is free; the round may get another one."""
         del self.leases[lease.number], self._of_device[lease.device]
         job = self.jobs[lease.job]
-        job.served_ns += now_ns - lease.issued_ns
+        del job.leases[lease.number]
         assert job.request is not None
-        if job.request.remaining == 0 and not answered:
-            self._is_stale = True
+        job.served_ns += max(0, now_ns - lease.issued_ns) // job.request.demand
         job.request.leased -= 1
         return Released(lease, answered, why)
 
@@ -231,8 +228,7 @@ class Book:
         """The round is over: what still works for it works for nobody."""
         request = job.request
         assert request is not None
-        name = job.spec.name
-        for lease in [each for each in self.leases.values() if each.job == name]:
+        for lease in list(job.leases.values()):
             yield self._release(lease, False, f"the round is {end}", now_ns)
         if end is RoundEnd.COMPLETE:
             filled_ns = request.filled_ns if request.filled_ns >= 0 else now_ns
@@ -240,17 +236,22 @@ class Book:
             job.schedule_ns += filled_ns - request.submitted_ns
             job.response_ns += now_ns - filled_ns
         job.request = None
-        self._is_stale = True
+        self._tell(job)
         yield RoundEnded(
-            name, request.round, end, request.done, request.demand, request.submitted_ns, request.filled_ns, now_ns
-        )
+            job.spec.name, request.round, end, request.done, request.demand, request.submitted_ns, request.filled_ns,
+            now_ns,
+        )  # fmt: skip
+
+
+def _can_use(job: Job, atom: int, properties: Properties, now_ns: int) -> bool:
+    """The policy is not trusted to name jobs that can use the device."""
+    request = job.request
+    if request is None or not atom >> job.bit & 1 or request.remaining <= 0 or request.deadline_ns <= now_ns:
+        return False
+    if request.tier is None or job.bounds is None:
+        return True
+    return job.bounds.of(_speed(job, properties)) == request.tier
 
 
 def _speed(job: Job, properties: Properties) -> int:
     return dict(properties.numbers).get(job.spec.speed, 0) if job.spec.speed else 0
-
-
-def _fits_tier(job: Job, request: Request, properties: Properties) -> bool:
-    if request.tier is None or job.bounds is None:
-        return True
-    return job.bounds.of(_speed(job, properties)) == request.tier

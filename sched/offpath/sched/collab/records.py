@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from offpath.sched.collab.requirements import Requirement
 from offpath.sched.collab.tiers import Profile, Tiers
@@ -13,6 +13,9 @@ MOST_JOBS: Final = 16_384
 MOST_DEMAND: Final = 1_000_000
 MOST_DEADLINE_NS: Final = 7 * 86_400 * 10**9
 DAY_NS: Final = 86_400 * 10**9
+MOST_ALONE_NS: Final = 36_500 * DAY_NS
+MOST_TIERS: Final = 16
+MOST_ROUNDS: Final = 1_000_000
 QUORUM_PERCENT: Final = 80
 """Of the devices of a round that must answer by its deadline (§5.1)."""
 
@@ -29,16 +32,28 @@ class RoundEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """``alone_s``: what the job would need without others, for fairness. ``speed``: the number among a device's
-    properties by which tiers are made; empty: none. ``tiers``: V of §4.3; below 2: none."""
+    """``alone_ns``: what the job would need without others, for fairness. ``speed``: the number among a device's
+    properties by which tiers are made; empty: none. ``tiers``: V of §4.3; below 2: none. ``rounds``: of the whole job,
+    if known: then demand is that of all rounds that are left (§4.2.1); 0: unknown."""
 
     name: str
     tenant: str
     requirement: Requirement
     quorum_percent: int = QUORUM_PERCENT
-    alone_s: float = 1.0
+    alone_ns: int = DAY_NS
     speed: str = ""
     tiers: int = 0
+    rounds: int = 0
+
+    def fault(self) -> str:
+        """What is out of bounds; empty: nothing."""
+        if not 1 <= self.quorum_percent <= 100:
+            return "the quorum is 1 to 100 percent"
+        if not 1 <= self.alone_ns <= MOST_ALONE_NS:
+            return "the time alone is above 0 and at most 100 years"
+        if not 0 <= self.tiers <= MOST_TIERS:
+            return f"a job has 0 to {MOST_TIERS} tiers"
+        return "" if 0 <= self.rounds <= MOST_ROUNDS else f"a job has at most {MOST_ROUNDS} rounds"
 
 
 @dataclass(slots=True)
@@ -63,7 +78,7 @@ class Request:
 
 @dataclass(slots=True)
 class Job:
-    """An open job. ``served_ns``: devices' time that it received."""
+    """An open job. ``served_ns``: service that it received: its devices' time, divided by the devices of a round."""
 
     spec: JobSpec
     bit: int
@@ -77,11 +92,12 @@ class Job:
     rounds: int = 0
     bounds: Tiers | None = None
     """Of the request's tier, if it has one."""
+    leases: dict[int, Lease] = field(default_factory=dict)
+    """By number, the oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A device works for a round until then."""
+class Lease(NamedTuple):
+    """A device works for a round until then. A named tuple, which is made twice as fast as a dataclass."""
 
     number: int
     device: str
@@ -90,13 +106,6 @@ class Lease:
     issued_ns: int
     expires_ns: int
     speed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """A device got a job."""
-
-    lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class RoundEnded:
     ended_ns: int
 
 
-Event = Assigned | Released | RoundEnded
+Event = Released | RoundEnded
 
 
 @dataclass(slots=True)
@@ -136,4 +145,3 @@ class Tally:
     spent: int = 0
     """The device had worked today."""
     assigned: int = 0
-    by_code: dict[str, int] = field(default_factory=dict)

@@ -20,6 +20,8 @@ MOST_TERMS: Final = 32
 MOST_NAME: Final = 64
 MOST_VALUE: Final = 2**53
 """Above it a JSON number is not exact."""
+MOST_KINDS: Final = 16_384
+"""Different devices whose atom is remembered and whose check-ins are counted."""
 MOST_PARTS: Final = 4
 """Of a version: 14.2.0.1."""
 Version = tuple[int, ...]
@@ -50,6 +52,14 @@ class Properties:
     numbers: tuple[tuple[str, int], ...] = ()
     versions: tuple[tuple[str, Version], ...] = ()
     labels: frozenset[str] = frozenset()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Once: a check-in looks the properties up several times."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.numbers, self.versions, self.labels)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of(
@@ -75,7 +85,7 @@ class Requirement:
         numbers, versions = dict(device.numbers), dict(device.versions)
         return (
             all(name in numbers and numbers[name] >= least for name, least in self.least.numbers)
-            and all(name in versions and _padded(versions[name]) >= _padded(least) for name, least in self.least.versions)
+            and all(name in versions and _padded(versions[name]) >= _padded(v) for name, v in self.least.versions)
             and self.least.labels <= device.labels
         )
 
@@ -88,6 +98,8 @@ class Catalogue:
     """The requirements that open jobs have, each with a bit. A bit is used again when no job needs it."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Increases when atoms change."""
         self._bits: dict[Requirement, int] = {}
         self._uses: dict[Requirement, int] = {}
         self._atoms: dict[Properties, int] = {}
@@ -96,14 +108,16 @@ class Catalogue:
         return len(self._bits)
 
     def open(self, requirement: Requirement) -> int:
-        """The bit's number, for one more job. Raises: TooManyRequirements."""
+        """The bit's number, for one more job. A new one costs O(known devices). Raises: TooManyRequirements."""
         if requirement not in self._bits:
             if len(self._bits) >= MOST_REQUIREMENTS:
                 raise TooManyRequirements(f"open jobs have {MOST_REQUIREMENTS} different requirements already")
             used = set(self._bits.values())
-            self._bits[requirement] = next(bit for bit in range(MOST_REQUIREMENTS) if bit not in used)
-            self._uses[requirement] = 0
-            self._atoms.clear()
+            bit = next(bit for bit in range(MOST_REQUIREMENTS) if bit not in used)
+            self._bits[requirement], self._uses[requirement] = bit, 0
+            for device, atom in self._atoms.items():
+                self._atoms[device] = atom | requirement.is_met_by(device) << bit
+            self.version += 1
         self._uses[requirement] += 1
         return self._bits[requirement]
 
@@ -112,8 +126,11 @@ class Catalogue:
         self._uses[requirement] -= 1
         if self._uses[requirement]:
             return False
+        others = ~(1 << self._bits[requirement])
         del self._bits[requirement], self._uses[requirement]
-        self._atoms.clear()
+        for device, atom in self._atoms.items():
+            self._atoms[device] = atom & others
+        self.version += 1
         return True
 
     def atom(self, device: Properties) -> int:
@@ -121,10 +138,6 @@ class Catalogue:
         found = self._atoms.get(device)
         if found is None:
             found = sum(1 << bit for requirement, bit in self._bits.items() if requirement.is_met_by(device))
-            if len(self._atoms) < _MOST_KEPT:
+            if len(self._atoms) < MOST_KINDS:
                 self._atoms[device] = found
         return found
-
-
-_MOST_KEPT: Final = 65_536
-"""Different devices whose atom is remembered."""

@@ -3,58 +3,73 @@
 Counts are kept by properties, not by atom: a new requirement splits atoms, and what they had is still known. A device
 that sends properties nobody has sent before cannot make the table grow without end: beyond `MOST_KINDS` it counts for
 the first kind with the same atom, else for nobody.
+
+A plan does not follow each check-in. It takes new counts when the hour changes, and until there are a day's, when they
+have doubled.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from offpath.sched.collab.requirements import Properties
+from offpath.sched.collab.requirements import MOST_KINDS, Properties
 
 HOUR_NS: Final = 3_600 * 10**9
 HOURS: Final = 24
-MOST_KINDS: Final = 16_384
 
 
 class Supply:
-    """Check-ins of the last 24 full hours and the present one. No clock: times are given, and never go back."""
+    """Check-ins of the last 24 full hours and the present one. No clock: a time before the last one counts as that."""
 
     def __init__(self) -> None:
-        self._hours: dict[int, Counter[Properties]] = {}
-        self._total: Counter[Properties] = Counter()
-        self._first_ns = -1
+        self._hours: dict[int, dict[Properties, int]] = {}
+        self._total: dict[Properties, int] = {}
+        """Without the present hour."""
+        self._hour = -1
+        self._now: dict[Properties, int] = {}
+        self._left = 0
 
-    def seen(self, device: Properties, now_ns: int, atom: Callable[[Properties], int]) -> None:
-        """A device checked in."""
-        if self._first_ns < 0:
-            self._first_ns = now_ns
+    def seen(self, device: Properties, now_ns: int, atom: Callable[[Properties], int]) -> bool:
+        """A device checked in. True: a plan should take new counts."""
         hour = now_ns // HOUR_NS
-        self._forget(hour)
-        if device not in self._total and len(self._total) >= MOST_KINDS:
-            mask = atom(device)
-            known = next((each for each in self._total if atom(each) == mask), None)
+        is_due = hour > self._hour
+        if is_due:
+            self._begin(hour)
+        count = self._now.get(device)
+        if count is None:
+            known = self._known(device, atom)
             if known is None:
-                return
-            device = known
-        self._hours.setdefault(hour, Counter())[device] += 1
-        self._total[device] += 1
+                return is_due
+            device, count = known, self._now.get(known, 0)
+        self._now[device] = count + 1
+        self._left -= 1
+        return is_due or self._left == 0
 
     def by_atom(self, atom: Callable[[Properties], int]) -> dict[int, int]:
         """Atom → check-ins in the window."""
         found: dict[int, int] = {}
-        for device, count in self._total.items():
-            mask = atom(device)
-            found[mask] = found.get(mask, 0) + count
+        for counts in (self._total, self._now):
+            for device, count in counts.items():
+                mask = atom(device)
+                found[mask] = found.get(mask, 0) + count
+        self._left = max(1, sum(found.values()))
         return found
 
-    def window_ns(self, now_ns: int) -> int:
-        """What the counts are of: a day, or less if the first device came later."""
-        begin = max(self._first_ns, (now_ns // HOUR_NS - HOURS) * HOUR_NS)
-        return max(1, now_ns - begin)
+    def _known(self, device: Properties, atom: Callable[[Properties], int]) -> Properties | None:
+        if device in self._total or len(self._total) + len(self._now) < MOST_KINDS:
+            return device
+        mask = atom(device)
+        return next((each for counts in (self._total, self._now) for each in counts if atom(each) == mask), None)
 
-    def _forget(self, hour: int) -> None:
+    def _begin(self, hour: int) -> None:
+        if self._now:
+            self._hours[self._hour] = self._now
+            for device, count in self._now.items():
+                self._total[device] = self._total.get(device, 0) + count
+        self._hour, self._now = hour, {}
         for old in [each for each in self._hours if each < hour - HOURS]:
-            self._total.subtract(self._hours.pop(old))
-            self._total += Counter()  # drops zeros
+            for device, count in self._hours.pop(old).items():
+                self._total[device] -= count
+                if not self._total[device]:
+                    del self._total[device]

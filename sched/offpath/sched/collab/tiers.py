@@ -1,8 +1,8 @@
 """Tier-based matching (Venn §4.3, algorithm 2): a request may be served by devices of one speed class only.
 
 The slowest of its devices ends a round. Devices of one tier are alike, so their round is shorter by the factor g; but
-only every V-th device is of that tier, so finding them takes V times as long. A job learns its thresholds and times from
-the devices of its earlier requests; its first request has no tier.
+only every V-th device is of that tier, so finding them takes V times as long. A job learns its thresholds and times
+from the devices of its earlier requests without a tier; its first request has none.
 
 `randint(0, V)` of line 6 would have V + 1 outcomes, and a tier 0 that does not exist: it is one of V tiers.
 """
@@ -53,20 +53,28 @@ class Tiers:
 
 
 class Profile:
-    """What a job has learnt from the devices of its requests."""
+    """What a job has learnt from the devices of its requests that had no tier."""
 
     def __init__(self, count: int) -> None:
         """``count``: V, at least 2."""
         self._count = count
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._tiers: Tiers | None = None
+        self._is_stale = False
 
     def learn(self, sample: Sample) -> None:
         """A device has answered. A time that is not above 0 teaches nothing."""
         if sample.response_s > 0 and math.isfinite(sample.response_s):
             self._samples.append(sample)
+            self._is_stale = True
 
     def tiers(self) -> Tiers | None:
         """V tiers with equally many devices of those that took part. None: too few have."""
+        if self._is_stale:
+            self._tiers, self._is_stale = self._learnt(), False
+        return self._tiers
+
+    def _learnt(self) -> Tiers | None:
         samples = sorted(self._samples, key=lambda each: each.speed)
         if len(samples) < LEAST_SAMPLES * self._count:
             return None

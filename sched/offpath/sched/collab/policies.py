@@ -1,0 +1,38 @@
+"""Policies for federated jobs by name. Apart from `port`: planning needs NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from offpath.sched.collab.baselines import Ordered, apple, google, meta
+from offpath.sched.collab.port import CollabPolicy, Draw
+from offpath.sched.collab.venn import Venn
+from offpath.sched.errors import SchedError
+
+
+def venn_paper(draw: Draw) -> Venn:
+    """The paper's policy. It draws nothing; the book draws tiers."""
+    return Venn()
+
+
+COLLAB_POLICIES: Final[dict[str, Callable[[Draw], CollabPolicy]]] = {
+    "venn-paper": venn_paper,
+    "venn-irs": lambda draw: Venn("venn-irs", has_tiers=False),
+    "tiers-fifo": lambda draw: Ordered("tiers-fifo", lambda each: each.arrived_ns, has_tiers=True),
+    "fifo": lambda draw: Ordered("fifo", lambda each: each.arrived_ns),
+    "srsf": lambda draw: Ordered("srsf", lambda each: each.remaining),
+    "random": lambda draw: Ordered("random", lambda each: each.rank),
+    "random-apple": apple,
+    "random-meta": meta,
+    "random-google": google,
+}
+"""``random``: the paper's optimised form, a random order of jobs for each round. ``venn-irs``: without tiers;
+``tiers-fifo``: with tiers, without algorithm 1 (§5.3)."""
+
+
+def make(name: str, draw: Draw) -> CollabPolicy:
+    """Raises: SchedError: unknown name."""
+    if name not in COLLAB_POLICIES:
+        raise SchedError(f"unknown policy {name!r:.60} for devices; known are {', '.join(COLLAB_POLICIES)}")
+    return COLLAB_POLICIES[name](draw)
