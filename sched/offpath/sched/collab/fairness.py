@@ -38,7 +38,8 @@ class Standing:
 
 
 def demand(remaining: int, standing: Standing, epsilon: float) -> float:
-    """What a job is sorted by within its group: with ε = 0 the remaining demand itself, else the logarithm of d'. It has the same order and stays a number for any ε. ``remaining``: 1 or more."""
+    """What a job is sorted by within its group: with ε = 0 the remaining demand itself, else the logarithm of d', which
+    has the same order and stays a number for any ε. ``remaining``: 1 or more."""
     if epsilon == 0:
         return float(remaining)
     return math.log(remaining) + epsilon * math.log(standing.share)
