@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -201,7 +200,7 @@ def test_without_that_check_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 def test_with_epsilon_0_service_changes_nothing(seed: int) -> None:
     class Blind(Venn):
         def waits(self, waiting: Waiting) -> None:
-            super().waits(replace(waiting, standing=Standing(1, 0)))
+            super().waits(waiting._replace(standing=Standing(1, 0)))
 
     lives = [Life("fifo", seed) for _ in range(2)]
     for life, policy in zip(lives, (Venn(epsilon=0.0), Blind()), strict=True):

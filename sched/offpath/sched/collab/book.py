@@ -69,7 +69,7 @@ class Book:
         if fault := spec.fault():
             raise CollabRefused("job", fault)
         bit = self.catalogue.open(spec.requirement)
-        self.jobs[spec.name] = Job(spec, bit, now_ns, Profile(max(2, spec.tiers)))
+        self.jobs[spec.name] = Job(spec, bit, now_ns, Profile(max(2, spec.tiers)), Standing(spec.alone_ns, 0))
         self.policy.opened(spec.name, bit)
 
     def request(self, name: str, number: int, demand: int, deadline_ns: int, now_ns: int) -> None:
@@ -193,8 +193,7 @@ class Book:
             self.policy.left(name)
             return
         remaining = request.remaining + max(0, job.spec.rounds - job.rounds - 1) * request.demand
-        standing = Standing(job.spec.alone_ns, job.served_ns)
-        self.policy.waits(Waiting(name, job.bit, remaining, job.opened_ns, request.rank, standing))
+        self.policy.waits(Waiting(name, job.bit, remaining, job.opened_ns, request.rank, job.standing))
 
     def _lease(self, job: Job, device: str, properties: Properties, now_ns: int) -> Lease:
         request = job.request
@@ -221,6 +220,7 @@ class Book:
         del job.leases[lease.number]
         assert job.request is not None
         job.served_ns += max(0, now_ns - lease.issued_ns) // job.request.demand
+        job.standing = Standing(job.spec.alone_ns, job.served_ns)
         job.request.leased -= 1
         return Released(lease, answered, why)
 

@@ -7,8 +7,7 @@ last. Other packages offer theirs as entry points in the group `GROUP`: a callab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from offpath.sched.collab.fairness import Standing
 
@@ -18,9 +17,11 @@ Draw = Callable[[int], int]
 """A uniform number from 0 to below its argument."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A request that still needs devices. ``rank``: random, drawn once for the round, for policies that draw lots."""
+class Waiting(NamedTuple):
+    """A request that still needs devices. ``rank``: random, drawn once for the round, for policies that draw lots.
+
+    A named tuple: one is made for each device that gets a job.
+    """
 
     job: str
     bit: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from offpath.sched.collab.fairness import Standing
 from offpath.sched.collab.requirements import Requirement
 from offpath.sched.collab.tiers import Profile, Tiers
 
@@ -84,6 +85,8 @@ class Job:
     bit: int
     opened_ns: int
     profile: Profile
+    standing: Standing
+    """With `served_ns`."""
     request: Request | None = None
     last_round: int = -1
     served_ns: int = 0

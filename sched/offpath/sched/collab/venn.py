@@ -52,7 +52,7 @@ class Venn:
             group = self._groups[waiting.bit]
             self._waiting[waiting.job] = waiting, entry
             group.line.replace(known[1], entry)
-            if known[0].standing != waiting.standing:
+            if known[0].standing is not waiting.standing:
                 group.alone_ns += waiting.standing.alone_ns - known[0].standing.alone_ns
                 group.served_ns += waiting.standing.served_ns - known[0].standing.served_ns
                 self._queued(waiting.bit, group)
