@@ -24,6 +24,7 @@ NAMES: Final = {
     "netpack": "netpack",
     "request-path": "request_path.benchmark",
     "sessions": "sessions",
+    "venn": "venn",
     "verbs": "verbs",
 }
 

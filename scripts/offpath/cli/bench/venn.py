@@ -1,0 +1,100 @@
+"""`venn`: plans and decisions for 10 000 federated jobs in 100 groups, on at most 2 048 atoms of devices.
+
+`replan_ms`: a job comes or goes, and the plan is current again. `scratch_ms`: the whole plan from new supply.
+`decide_us`: which job gets a device of a given atom. `checkin_us`: all that the book does for a device, up to its lease.
+Times are CPU time of the one thread that computes. Of rows they are medians, and beside them 99th percentiles; the
+`replan_ms` of the whole is the 99th percentile of the slowest row. Each part runs in a process of its own.
+`live_checkins_per_s` is null: no role of the controller answers check-ins yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from typing import Any, Final
+
+from offpath.cli.bench.command import Bar, Report
+from offpath.cli.bench.measure import machine
+from offpath.cli.bench.venn_world import SHAPES, Case, words
+from offpath.cli.local import child
+
+DESCRIPTION: Final = "plans of Venn: 10 000 jobs in 100 groups on 2 048 atoms; decisions; a million known devices"
+JOBS: Final = 10_000
+GROUPS: Final = 100
+ATOMS: Final = 2_048
+DEVICES: Final = 1_000_000
+REPLAN_P99_MS: Final = 10.0
+DECIDE_US: Final = 5.0
+DECIDE_P99_US: Final = 20.0
+RSS_MIB: Final = 300.0
+_SEED: Final = 20_261_126
+_LIMIT_S: Final = 900
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """``--quick``: fewer plans and decisions; the sizes are the same."""
+    begun = time.monotonic()
+    rows = [_row(case) for case in cases(quick=arguments.quick)]
+    data: dict[str, Any] = {
+        "benchmark": "venn", "quick": arguments.quick, "machine": machine(), "seed": _SEED, **figures(rows),
+        "rows": rows, "seconds": round(time.monotonic() - begun, 1),
+    }  # fmt: skip
+    return Report(data, "\n".join(map(line, rows)), bars(rows))
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """The shapes of the eligibility lattice, and the known devices."""
+    plans, decisions = (1_000, 20_000) if quick else (10_000, 200_000)
+    shapes = [Case(shape, JOBS, GROUPS, ATOMS, plans, decisions, _SEED) for shape in SHAPES]
+    return [*shapes, Case("devices", JOBS, GROUPS, ATOMS, 0, DEVICES, _SEED)]
+
+
+def _row(case: Case) -> dict[str, Any]:
+    print(f"{case.shape} …", file=sys.stderr)
+    done = subprocess.run(
+        child.command("bench.venn_world", words(case)), env=child.environment(child.ONE_THREAD),
+        stdout=subprocess.PIPE, check=True, timeout=_LIMIT_S,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of all rows the worst."""
+    plans = [row for row in rows if row["shape"] != "devices"]
+    return {
+        "jobs": JOBS, "groups": GROUPS, "atoms": max(row["atoms"] for row in rows),
+        "replan_ms": max(row["replan_p99_ms"] for row in plans),
+        "decide_us": max(row["decide_us"] for row in plans), "sim_checkins_per_s": None, "live_checkins_per_s": None,
+        "rss_mib": max(row["rss_mib"] for row in rows),
+    }  # fmt: skip
+
+
+def bars(rows: list[dict[str, Any]]) -> list[Bar]:
+    """A plan and a decision by shape; the memory of known devices."""
+    found = []
+    for row in rows:
+        if row["shape"] == "devices":
+            found.append(Bar("1 000 000 known devices: memory, MiB", row["rss_mib"], RSS_MIB))
+            continue
+        found.append(Bar(f"{row['shape']}: re-plan, p99, ms", row["replan_p99_ms"], REPLAN_P99_MS))
+        found.append(Bar(f"{row['shape']}: decision, median, µs", row["decide_us"], DECIDE_US))
+        found.append(Bar(f"{row['shape']}: decision, p99, µs", row["decide_p99_us"], DECIDE_P99_US))
+    return found
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row for people."""
+    if row["shape"] == "devices":
+        return (
+            f"{row['devices']} devices, {row['leases']} leases: a check-in {row['checkin_us']:.1f} µs"
+            f" (p99 {row['checkin_p99_us']:.1f}), {row['rss_mib']:.0f} MiB, {row['empty_rss_mib']:.0f} without them"
+        )
+    return (
+        f"{row['shape']:12} {row['atoms']:5} atoms: re-plan {row['replan_ms']:.3f} ms (p99 {row['replan_p99_ms']:.3f},"
+        f" longest {row['replan_max_ms']:6.2f}; {row['turns']:.1f} of {row['groups']} turns, from scratch"
+        f" {row['scratch_ms']:6.2f} ms), decision {row['decide_us']:.2f} µs (p99 {row['decide_p99_us']:.2f})"
+    )

@@ -1,0 +1,71 @@
+"""`offpath bench venn`: its cases and bars, its shapes, and small parts in their own processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from random import Random
+from typing import Any
+
+import pytest
+
+from offpath.cli.bench import venn
+from offpath.cli.bench.venn_world import SHAPES, Case, words
+from offpath.cli.local import child
+
+
+def case(shape: str, **more: int) -> Case:
+    return Case(
+        **{"shape": shape, "jobs": 60, "groups": 8, "atoms": 40, "plans": 30, "decisions": 50, "seed": 7, **more}
+    )
+
+
+def row(shape: str = "random", **more: float) -> dict[str, Any]:
+    return {"shape": shape, "atoms": 9, "replan_p99_ms": 9.0, "decide_us": 4.0, "decide_p99_us": 19.0, "rss_mib": 90.0,
+            **more}  # fmt: skip
+
+
+def measured(some: Case) -> dict[str, Any]:
+    done = subprocess.run(
+        child.command("bench.venn_world", words(some)), env=child.environment(), capture_output=True, timeout=120,
+        check=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_cases_have_the_size_of_the_bars_also_if_they_are_quick() -> None:
+    for quick in (True, False):
+        cases = venn.cases(quick=quick)
+        assert [each.shape for each in cases] == [*SHAPES, "devices"]
+        assert {(each.jobs, each.groups, each.atoms) for each in cases} == {(10_000, 100, 2_048)}
+        assert cases[-1].decisions == 1_000_000
+
+
+def test_each_bar_is_judged_for_each_shape() -> None:
+    rows = [row(), row("nested", replan_p99_ms=10.5), row("thresholds", decide_us=5.1), row("devices", rss_mib=301.0)]
+    missed = {bar.name: bar.value for bar in venn.bars(rows) if not bar.is_accepted}
+    assert missed == {
+        "nested: re-plan, p99, ms": 10.5, "thresholds: decision, median, µs": 5.1,
+        "1 000 000 known devices: memory, MiB": 301.0,
+    }  # fmt: skip
+    assert venn.figures(rows)["replan_ms"] == 10.5
+    assert venn.figures(rows)["rss_mib"] == 301.0
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_a_shape_has_distinct_atoms_that_somebody_can_use(shape: str) -> None:
+    atoms = SHAPES[shape](case(shape), Random(7))
+    assert len(set(atoms)) == len(atoms) <= 40
+    assert all(0 < atom < 1 << 8 for atom in atoms)
+
+
+def test_the_adversarial_jobs_coming_and_going_changes_most_turns() -> None:
+    turns = {shape: measured(case(shape))["turns"] for shape in ("adversarial", "random")}
+    assert turns["adversarial"] > 4 > turns["random"]
+
+
+def test_devices_have_leases_or_have_worked_today() -> None:
+    found = measured(case("devices", decisions=20_100))
+    assert 0 < found["leases"] <= 20_000
+    assert found["checkin_us"] > 0
