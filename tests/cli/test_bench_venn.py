@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,9 +16,7 @@ from offpath.cli.local import child
 
 
 def case(shape: str, **more: int) -> Case:
-    return Case(
-        **{"shape": shape, "jobs": 60, "groups": 8, "atoms": 40, "plans": 30, "decisions": 50, "seed": 7, **more}
-    )
+    return replace(Case(shape, jobs=60, groups=8, atoms=40, plans=30, decisions=50, seed=7), **more)
 
 
 def row(shape: str = "random", **more: float) -> dict[str, Any]:

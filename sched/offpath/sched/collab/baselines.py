@@ -14,6 +14,8 @@ from offpath.sched.collab.port import Draw, Waiting
 class Ordered:
     """One order of all jobs: a device gets the first one that it can run."""
 
+    is_steady = True
+
     def __init__(self, name: str, key: Callable[[Waiting], float], *, has_tiers: bool = False) -> None:
         self.name, self.has_tiers, self._key = name, has_tiers, key
         self._lines: dict[int, Line] = {}
@@ -63,6 +65,7 @@ class Sampled:
     """
 
     has_tiers = False
+    is_steady = False
 
     def __init__(self, name: str, draw: Draw, weight: Callable[[int], int], *, among_open: bool) -> None:
         self.name, self._draw, self._weight, self._among_open = name, draw, weight, among_open

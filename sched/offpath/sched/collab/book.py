@@ -17,7 +17,7 @@ from typing import Final
 
 from offpath.sched.collab.errors import CollabRefused
 from offpath.sched.collab.fairness import Standing
-from offpath.sched.collab.port import CollabPolicy, Draw, Waiting
+from offpath.sched.collab.port import CollabPolicy, Draw
 from offpath.sched.collab.records import (
     DAY_NS,
     MOST_DEADLINE_NS,
@@ -34,8 +34,9 @@ from offpath.sched.collab.records import (
     Tally,
 )  # fmt: skip
 from offpath.sched.collab.requirements import Catalogue, Properties
+from offpath.sched.collab.rounds import fits, speed_of, tier_of, waiting
 from offpath.sched.collab.supply import Supply
-from offpath.sched.collab.tiers import Profile, Sample, chosen
+from offpath.sched.collab.tiers import Profile, Sample
 
 _NS: Final = 10**9
 
@@ -56,6 +57,8 @@ class Book:
         self._expiries: list[tuple[int, int]] = []
         self._deadlines: list[tuple[int, str, int]] = []
         self._next = 1
+        self._changed: dict[str, None] = {}
+        """Jobs whose figures the policy does not know yet."""
         self._supplied = -1
         """The catalogue's version that the policy's supply is of."""
 
@@ -90,10 +93,11 @@ class Book:
         if not now_ns < deadline_ns <= now_ns + MOST_DEADLINE_NS:
             raise CollabRefused("deadline", "the deadline has passed, or is more than a week ahead")
         made = Request(number, demand, now_ns, deadline_ns, self._draw(1 << 32))
-        made.tier = self._tier(job)
+        job.bounds, made.tier = tier_of(job, self._draw) if self.policy.has_tiers else (None, None)
         job.request, job.last_round = made, number
         heapq.heappush(self._deadlines, (deadline_ns, name, number))
-        self._tell(job)
+        self._changed[name] = None
+        self._tell()
 
     def close(self, name: str, now_ns: int) -> list[Event]:
         """No device works for the job any more. Raises: CollabRefused."""
@@ -101,6 +105,7 @@ class Book:
         events = list(self._end(job, RoundEnd.CLOSED, now_ns)) if job.request is not None else []
         self.catalogue.close(job.spec.requirement)
         del self.jobs[name]
+        self._tell()
         self.policy.closed(name)
         return events
 
@@ -145,8 +150,6 @@ class Book:
             job.profile.learn(Sample(lease.speed, (now_ns - lease.issued_ns) / _NS))
         if 100 * request.done >= job.spec.quorum_percent * request.demand:
             events += self._end(job, RoundEnd.COMPLETE, now_ns)
-        else:
-            self._tell(job)
         return events
 
     def tick(self, now_ns: int) -> list[Event]:
@@ -156,7 +159,6 @@ class Book:
             lease = self.leases.get(heapq.heappop(self._expiries)[1])
             if lease is not None:
                 events.append(self._release(lease, False, "the lease expired", now_ns))
-                self._tell(self.jobs[lease.job])
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, name, number = heapq.heappop(self._deadlines)
             job = self.jobs.get(name)
@@ -175,31 +177,21 @@ class Book:
             raise CollabRefused("no_job", f"no job {name} is open")
         return self.jobs[name]
 
-    def _tier(self, job: Job) -> int | None:
-        """Algorithm 2, once for each request."""
-        job.bounds = None
-        if not self.policy.has_tiers or job.spec.tiers < 2 or not job.spec.speed or not job.rounds:
-            return None
-        tiers = job.profile.tiers()
-        response_s, schedule_s = (each / job.rounds / _NS for each in (job.response_ns, job.schedule_ns))
-        tier = chosen(tiers, response_s, schedule_s, self._draw)
-        job.bounds = tiers if tier is not None else None
-        return tier
-
-    def _tell(self, job: Job) -> None:
-        """The policy follows what the job needs."""
-        request, name = job.request, job.spec.name
-        if request is None or request.remaining <= 0:
-            self.policy.left(name)
-            return
-        remaining = request.remaining + max(0, job.spec.rounds - job.rounds - 1) * request.demand
-        self.policy.waits(Waiting(name, job.bit, remaining, job.opened_ns, request.rank, job.standing))
+    def _tell(self) -> None:
+        """The policy learns what has changed: when a request comes or needs no more, and when a round ends (§4.2)."""
+        for name in self._changed:
+            job = self.jobs.get(name)
+            if job is None or job.request is None or job.request.remaining <= 0:
+                self.policy.left(name)
+            else:
+                self.policy.waits(waiting(job))
+        self._changed.clear()
 
     def _lease(self, job: Job, device: str, properties: Properties, now_ns: int) -> Lease:
         request = job.request
         assert request is not None
         until_ns = min(now_ns + self._lease_ns, request.deadline_ns)
-        number, speed = self._next, _speed(job, properties)
+        number, speed = self._next, speed_of(job, properties)
         lease = Lease(number, device, job.spec.name, request.round, now_ns, until_ns, speed)
         self._next += 1
         self.leases[number] = job.leases[number] = lease
@@ -208,9 +200,10 @@ class Book:
         heapq.heappush(self._expiries, (until_ns, number))
         request.leased += 1
         self.tally.assigned += 1
+        self._changed[job.spec.name] = None
         if request.remaining == 0:
             request.filled_ns = now_ns
-        self._tell(job)
+            self._tell()
         return lease
 
     def _release(self, lease: Lease, answered: bool, why: str, now_ns: int) -> Released:
@@ -220,23 +213,28 @@ class Book:
         del job.leases[lease.number]
         assert job.request is not None
         job.served_ns += max(0, now_ns - lease.issued_ns) // job.request.demand
-        job.standing = Standing(job.spec.alone_ns, job.served_ns)
         job.request.leased -= 1
+        self._changed[lease.job] = None
+        if job.request.remaining == 1 and not answered and not job.request.is_over:  # it waits again
+            self._tell()
         return Released(lease, answered, why)
 
     def _end(self, job: Job, end: RoundEnd, now_ns: int) -> Iterator[Event]:
         """The round is over: what still works for it works for nobody."""
         request = job.request
         assert request is not None
+        request.is_over = True
         for lease in list(job.leases.values()):
             yield self._release(lease, False, f"the round is {end}", now_ns)
+        job.standing = Standing(job.spec.alone_ns, job.served_ns)
         if end is RoundEnd.COMPLETE:
             filled_ns = request.filled_ns if request.filled_ns >= 0 else now_ns
             job.rounds += 1
             job.schedule_ns += filled_ns - request.submitted_ns
             job.response_ns += now_ns - filled_ns
         job.request = None
-        self._tell(job)
+        self._changed[job.spec.name] = None
+        self._tell()
         yield RoundEnded(
             job.spec.name, request.round, end, request.done, request.demand, request.submitted_ns, request.filled_ns,
             now_ns,
@@ -248,10 +246,4 @@ def _can_use(job: Job, atom: int, properties: Properties, now_ns: int) -> bool:
     request = job.request
     if request is None or not atom >> job.bit & 1 or request.remaining <= 0 or request.deadline_ns <= now_ns:
         return False
-    if request.tier is None or job.bounds is None:
-        return True
-    return job.bounds.of(_speed(job, properties)) == request.tier
-
-
-def _speed(job: Job, properties: Properties) -> int:
-    return dict(properties.numbers).get(job.spec.speed, 0) if job.spec.speed else 0
+    return request.tier is None or fits(job, request, properties)

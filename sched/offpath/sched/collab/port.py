@@ -40,6 +40,9 @@ class CollabPolicy(Protocol):
     has_tiers: bool
     """Requests may be restricted to devices of one speed class (§4.3)."""
 
+    is_steady: bool
+    """Until one of the calls below tells it of a change, an atom has the same candidates."""
+
     def opened(self, job: str, bit: int) -> None:
         """A job has come; it waits for nothing yet."""
 

@@ -70,6 +70,7 @@ class Request:
     leased: int = 0
     done: int = 0
     filled_ns: int = -1
+    is_over: bool = False
 
     @property
     def remaining(self) -> int:

@@ -24,6 +24,8 @@ class Venn:
     """``epsilon``: fairness (§4.4); 0: none. A device that its owner does not need goes to the scarcest group that can
     use it."""
 
+    is_steady = True
+
     def __init__(
         self,
         name: str = "venn-paper",

@@ -1,8 +1,8 @@
 """`venn`: plans and decisions for 10 000 federated jobs in 100 groups, on at most 2 048 atoms of devices.
 
 `replan_ms`: a job comes or goes, and the plan is current again. `scratch_ms`: the whole plan from new supply.
-`decide_us`: which job gets a device of a given atom. `checkin_us`: all that the book does for a device, up to its lease.
-Times are CPU time of the one thread that computes. Of rows they are medians, and beside them 99th percentiles; the
+`decide_us`: which job gets a device of a given atom. `checkin_us`: all that the book does for it, up to its lease.
+Times are CPU time of the one thread that computes. In rows they are medians, and beside them 99th percentiles; the
 `replan_ms` of the whole is the 99th percentile of the slowest row. Each part runs in a process of its own.
 `live_checkins_per_s` is null: no role of the controller answers check-ins yet.
 """
