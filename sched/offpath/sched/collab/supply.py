@@ -26,14 +26,16 @@ class Supply:
         self._hours: dict[int, dict[Properties, int]] = {}
         self._total: dict[Properties, int] = {}
         """Without the present hour."""
-        self._hour = -1
+        self.hour = -1
+        """The present one; -1: nobody has checked in."""
         self._now: dict[Properties, int] = {}
-        self._left = 0
+        self.left = 0
+        """Check-ins until counts have doubled."""
 
     def seen(self, device: Properties, now_ns: int, atom: Callable[[Properties], int]) -> bool:
         """A device checked in. True: a plan should take new counts."""
         hour = now_ns // HOUR_NS
-        is_due = hour > self._hour
+        is_due = hour > self.hour
         if is_due:
             self._begin(hour)
         count = self._now.get(device)
@@ -43,8 +45,13 @@ class Supply:
                 return is_due
             device, count = known, self._now.get(known, 0)
         self._now[device] = count + 1
-        self._left -= 1
-        return is_due or self._left == 0
+        self.left -= 1
+        return is_due or self.left == 0
+
+    def add(self, device: Properties, count: int) -> None:
+        """``count`` check-ins in the present hour, fewer than `left`: what `seen` counts one by one."""
+        self._now[device] = self._now.get(device, 0) + count
+        self.left -= count
 
     def by_atom(self, atom: Callable[[Properties], int]) -> dict[int, int]:
         """Atom → check-ins in the window."""
@@ -53,7 +60,7 @@ class Supply:
             for device, count in counts.items():
                 mask = atom(device)
                 found[mask] = found.get(mask, 0) + count
-        self._left = max(1, sum(found.values()))
+        self.left = max(1, sum(found.values()))
         return found
 
     def _known(self, device: Properties, atom: Callable[[Properties], int]) -> Properties | None:
@@ -64,10 +71,10 @@ class Supply:
 
     def _begin(self, hour: int) -> None:
         if self._now:
-            self._hours[self._hour] = self._now
+            self._hours[self.hour] = self._now
             for device, count in self._now.items():
                 self._total[device] = self._total.get(device, 0) + count
-        self._hour, self._now = hour, {}
+        self.hour, self._now = hour, {}
         for old in [each for each in self._hours if each < hour - HOURS]:
             for device, count in self._hours.pop(old).items():
                 self._total[device] -= count
