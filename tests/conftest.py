@@ -51,7 +51,7 @@ _SLOW = (
     "tests/cli/test_completion.py", "tests/cli/test_demo.py", "tests/cli/test_demo_netpack.py",
     "tests/cli/test_gpu_check.py", "tests/cli/test_networks.py",
     "tests/cli/test_simulate_figures.py", "tests/cli/test_simulate_hire.py", "tests/cli/test_simulate_mina.py",
-    "tests/cli/test_simulate_netpack.py",
+    "tests/cli/test_simulate_netpack.py", "tests/cli/test_simulate_venn.py",
     "tests/dpu_daemon/controller/", "tests/dpu_daemon/manager/test_plugin.py", "tests/dpu_daemon/switch/",
     "tests/dpu_daemon/test_comch_channel.py", "tests/dpu_daemon/test_cuda_copies.py",
     "tests/dpu_daemon/test_demands.py", "tests/dpu_daemon/test_doca_copies.py", "tests/dpu_daemon/test_gangs.py",

@@ -36,20 +36,22 @@ def measured(some: Case) -> dict[str, Any]:
 def test_the_cases_have_the_size_of_the_bars_also_if_they_are_quick() -> None:
     for quick in (True, False):
         cases = venn.cases(quick=quick)
-        assert [each.shape for each in cases] == [*SHAPES, "devices"]
-        assert {(each.jobs, each.groups, each.atoms) for each in cases} == {(10_000, 100, 2_048)}
-        assert cases[-1].decisions == 1_000_000
+        assert [each.shape for each in cases] == [*SHAPES, "devices", "simulation"]
+        assert {(each.jobs, each.groups, each.atoms) for each in cases[:-1]} == {(10_000, 100, 2_048)}
+        assert [each.decisions for each in cases[-2:]] == [1_000_000, 107_749]
 
 
 def test_each_bar_is_judged_for_each_shape() -> None:
-    rows = [row(), row("nested", replan_p99_ms=10.5), row("thresholds", decide_us=5.1), row("devices", rss_mib=301.0)]
+    rows = [row(), row("nested", replan_p99_ms=10.5), row("thresholds", decide_us=5.1), row("devices", rss_mib=301.0),
+            {"shape": "simulation", "atoms": 5, "checkins_per_s": 9e5, "rss_mib": 400.0}]
     missed = {bar.name: bar.value for bar in venn.bars(rows) if not bar.is_accepted}
     assert missed == {
         "nested: re-plan, p99, ms": 10.5, "thresholds: decision, median, µs": 5.1,
-        "1 000 000 known devices: memory, MiB": 301.0,
+        "1 000 000 known devices: memory, MiB": 301.0, "simulated check-ins, 1/s": 9e5,
     }  # fmt: skip
     assert venn.figures(rows)["replan_ms"] == 10.5
     assert venn.figures(rows)["rss_mib"] == 301.0
+    assert venn.figures(rows)["sim_checkins_per_s"] == 9e5
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
@@ -68,3 +70,9 @@ def test_devices_have_leases_or_have_worked_today() -> None:
     found = measured(case("devices", decisions=20_100))
     assert 0 < found["leases"] <= 20_000
     assert found["checkin_us"] > 0
+
+
+def test_the_simulation_takes_the_days_check_ins() -> None:
+    found = measured(case("simulation", plans=1, decisions=400, jobs=4))
+    assert found["check_ins"] > 1_000
+    assert found["checkins_per_s"] > 0

@@ -154,6 +154,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath simulate mina --figure table1 --seeds 1",
         "offpath simulate netpack --quick --json",
         "offpath simulate hire --quick --json",
+        "offpath simulate venn --quick --json",
     ),
     ("bench",): ("offpath bench", "offpath bench request-path --quick", "offpath bench hire --quick --json"),
 }

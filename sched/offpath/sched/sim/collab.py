@@ -233,10 +233,11 @@ class CollabSimulation:
         due = 1 if hour > self._supply.hour or self._supplied != self._catalogue.version else self._left()
         if len(counted) >= due:
             place = int(counted[due - 1])
-            if due == 1:
+            able = able[able < place]
+            if not len(able):
                 self._count(day, begin + place)
                 return
-            stop, able = begin + place, able[able < place]
+            stop = begin + place
         if len(able) and not self._policy.is_steady:
             stop, able = begin + int(able[0]) + 1, able[:1]
         cut = self._assign(day, begin, stop, able)

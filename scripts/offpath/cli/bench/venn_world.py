@@ -13,10 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final
 
 from offpath.cli.local.child import end_with_parent
+from offpath.cli.venn.population import Population, Shape
+from offpath.cli.venn.workloads import Scale, jobs_of
 from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.sched.collab.book import Book
 from offpath.sched.collab.fairness import Standing
@@ -24,6 +27,7 @@ from offpath.sched.collab.port import Waiting
 from offpath.sched.collab.records import MOST_DEADLINE_NS, JobSpec
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.venn import Venn
+from offpath.sched.sim.collab import CollabSimulation
 
 _STANDING: Final = Standing(1, 0)
 _SCRATCH: Final = 20
@@ -32,7 +36,8 @@ _LEASES: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``shape``: of `SHAPES`, or ``devices``. ``decisions``: or known devices."""
+    """``shape``: of `SHAPES`, or ``devices``, or ``simulation``. ``plans``: or simulated days. ``decisions``: or known
+    devices, or clients."""
 
     shape: str
     jobs: int
@@ -89,7 +94,7 @@ def _distinct(count: int, device: Callable[[], int]) -> list[int]:
 def measure(case: Case) -> dict[str, Any]:
     """The part's row."""
     with settled():
-        return _devices(case) if case.shape == "devices" else _plans(case)
+        return {"devices": _devices, "simulation": _simulation}.get(case.shape, _plans)(case)
 
 
 def _plans(case: Case) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def _plans(case: Case) -> dict[str, Any]:
     replans = [_timed(lambda: _changed(policy, movable, absent, random)) for _ in range(case.plans)]
     turns = policy.irs.turns - before
     asked = [atoms[random.randrange(len(atoms))] for _ in range(case.decisions)]
-    decisions = [_timed(lambda: next(iter(policy.candidates(atom)), None)) for atom in asked]  # noqa: B023
+    decisions = [_timed(partial(_first, policy, atom)) for atom in asked]
     return {
         "shape": case.shape, "jobs": case.jobs, "groups": case.groups, "atoms": len(atoms),
         "replan_ms": _at(replans, 0.5, 1e6), "replan_p99_ms": _at(replans, 0.99, 1e6),
@@ -114,6 +119,10 @@ def _plans(case: Case) -> dict[str, Any]:
         "scratch_ms": _at(scratch, 0.5, 1e6), "decide_us": _at(decisions, 0.5, 1e3),
         "decide_p99_us": _at(decisions, 0.99, 1e3), "rss_mib": _rss_mib(),
     }  # fmt: skip
+
+
+def _first(policy: Venn, atom: int) -> str | None:
+    return next(policy.candidates(atom), None)
 
 
 def _jobs(case: Case, supply: dict[int, int], random: Random) -> list[Waiting]:
@@ -177,6 +186,23 @@ def _devices(case: Case) -> dict[str, Any]:
         "shape": "devices", "jobs": case.jobs, "groups": case.groups, "atoms": len(kinds), "devices": case.decisions,
         "leases": len(book.leases), "checkin_us": _at(took, 0.5, 1e3), "checkin_p99_us": _at(took, 0.99, 1e3),
         "rss_mib": _rss_mib(), "empty_rss_mib": empty,
+    }  # fmt: skip
+
+
+def _simulation(case: Case) -> dict[str, Any]:
+    """The even workload at the paper's size; making the sessions does not count."""
+    population = Population(case.decisions, case.seed, Shape())
+    days = [population.day(number) for number in range(case.plans)]
+    jobs = jobs_of("even", case.jobs, Scale(share=1), 3, case.decisions, case.seed)
+    random = Random(case.seed)
+    simulation = CollabSimulation(Venn(), random.randrange, population.devices, days.__getitem__)
+    begun = time.process_time()
+    run = simulation.run(jobs, case.plans)
+    took_s = time.process_time() - begun
+    return {
+        "shape": "simulation", "jobs": case.jobs, "groups": 4, "atoms": 5, "clients": case.decisions,
+        "check_ins": run.check_ins, "rounds": sum(each.completed + each.aborted for each in run.jobs.values()),
+        "checkins_per_s": round(run.check_ins / took_s), "rss_mib": _rss_mib(),
     }  # fmt: skip
 
 

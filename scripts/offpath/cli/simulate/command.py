@@ -16,15 +16,16 @@ from typing import Any, Final
 from offpath.cli.simulate.sweep import ENGINES
 
 DATA: Final = "../shared/data"
-NAMES: Final = {"conspirator": "conspirator", "hire": "hire", "mina": "mina", "netpack": "netpack"}
+NAMES: Final = {"conspirator": "conspirator", "hire": "hire", "mina": "mina", "netpack": "netpack", "venn": "venn"}
 FIGURES: Final = {
     "conspirator": ("2", "8a", "8b", "8c"),
     "hire": ("7", "8a", "8b", "8c", "8d", "8e", "8f", "8g", "8h", "8i", "8j"),
     "mina": ("2", "3", "4", "5", "11", "12", "13", "14", "table1"),
     "netpack": ("6", "7", "8", "9", "10", "11", "12", "13"),
+    "venn": ("3", "11", "12", "13", "14"),
 }
 """The parts of each paper."""
-TABLES: Final = {"conspirator": ("4",), "hire": (), "mina": (), "netpack": ()}
+TABLES: Final = {"conspirator": ("4",), "hire": (), "mina": (), "netpack": (), "venn": ("1", "2", "3", "4")}
 """MINA's table I is one of its figures above."""
 
 
@@ -55,14 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     some.add_argument(
         "--table", metavar="N", choices=sorted({each for some in TABLES.values() for each in some}), action="append",
-        help="only this table of the paper (conspirator: 4)",
+        help="only this table of the paper (conspirator: 4; venn: 1 to 4)",
     )  # fmt: skip
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="number of seeds (mina and netpack; default: 10; hire: 3)"
+        "--seeds", type=int, metavar="N", help="number of seeds (mina, netpack and venn; default: 10; hire: 3)"
     )
     parser.add_argument(
         "--policy", metavar="NAME", action="append",
-        help="only this policy (hire only), also one of the entry points `offpath.inc`; may be given several times",
+        help="only this policy (hire and venn), also one of the entry points `offpath.inc` or `offpath.collab`; may be"
+        " given several times",
     )  # fmt: skip
     parser.add_argument("--trace", metavar="FILE", help="jobs or pods instead of those of --data (hire only)")
     parser.add_argument(
@@ -88,10 +90,10 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     wrong = [each for each in arguments.figure or () if each not in FIGURES[arguments.experiment]]
     mina, netpack = arguments.experiment == "mina", arguments.experiment == "netpack"
-    hire = arguments.experiment == "hire"
+    hire, venn = arguments.experiment == "hire", arguments.experiment == "venn"
     wrong = [f"--figure {each}" for each in wrong]
     wrong += [f"--table {each}" for each in arguments.table or () if each not in TABLES[arguments.experiment]]
-    if arguments.seeds is not None and (arguments.seeds < 1 or not (mina or netpack or hire)):
+    if arguments.seeds is not None and (arguments.seeds < 1 or not (mina or netpack or hire or venn)):
         wrong.append(f"--seeds {arguments.seeds}")
     if arguments.first_seed < 0 or (arguments.first_seed and not netpack):
         wrong.append(f"--first-seed {arguments.first_seed}")
@@ -99,9 +101,10 @@ def main(arguments: argparse.Namespace) -> int:
         wrong.append(f"--draws {arguments.draws}")
     if arguments.engine != "local" and not netpack:
         wrong.append(f"--engine {arguments.engine}")
-    for flag, given in (("--policy", (arguments.policy or [None])[0]), ("--trace", arguments.trace)):
-        if given is not None and not hire:
-            wrong.append(f"{flag} {given}")
+    if arguments.policy and not (hire or venn):
+        wrong.append(f"--policy {arguments.policy[0]}")
+    if arguments.trace is not None and not hire:
+        wrong.append(f"--trace {arguments.trace}")
     if wrong:
         print(f"offpath simulate: {arguments.experiment} has no {wrong[0]}", file=sys.stderr)
         return 2
