@@ -2,8 +2,8 @@
 
 FedScale's sessions, which the paper replays, are not published. Published are the number of clients, sessions for each,
 their mean length, and mean and range of the network's speed (`venn.json`); the classes of devices and their speeds are
-those of AI-Benchmark. Invented, and therefore parameters (`Shape`): how sessions follow the hour, how much clients differ,
-how session lengths and networks are distributed.
+those of AI-Benchmark. Invented, and therefore parameters (`Shape`): how sessions follow the hour, how much clients
+differ, how session lengths and networks are distributed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NETWORK_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``diurnal``: sessions begin in proportion to 1 + diurnal · cos of the hour; 0 to 1. ``activity``: shape of the gamma
-    distribution of sessions by client; larger: more alike. ``session_sigma``, ``network_sigma``: of log-normal
+    """``diurnal``: sessions begin in proportion to 1 + diurnal · cos of the hour; 0 to 1. ``activity``: shape of the
+    gamma distribution of sessions by client; larger: more alike. ``session_sigma``, ``network_sigma``: of log-normal
     distributions, in natural logarithms."""
 
     diurnal: float = 0.5

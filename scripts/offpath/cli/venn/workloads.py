@@ -1,8 +1,8 @@
 """The paper's workloads of federated jobs (§5.1, §5.4), drawn by a seed.
 
 A job is one of the 33 of the authors' configuration. Each needs one of four classes of devices, at random: of a biased
-workload half of the jobs need its class, and the others each of the other three equally often. The authors' program never
-reads the bias of its configurations; it gives the classes in turn, also where a workload is called biased.
+workload half of the jobs need its class, and the others each of the other three equally often. The authors' program
+never reads the bias of its configurations; it gives the classes in turn, also where a workload is called biased.
 """
 
 from __future__ import annotations
