@@ -69,8 +69,8 @@ def mean_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 _WORLD: Final = (
-    "policy", "workload", "jobs", "share", "shorter", "fewer", "tiers", "epsilon", "diurnal", "activity",
-    "session_sigma", "network_sigma",
+    "policy", "workload", "jobs", "share", "shorter", "fewer", "tiers", "epsilon", "supply",
+    "sessions_per_device", "diurnal", "session_sigma", "network_sigma",
 )  # fmt: skip
 
 

@@ -36,8 +36,9 @@ class World:
     fewer: int = 1
     tiers: int = 3
     epsilon: float = 0.0
+    supply: float = 1.0
+    sessions_per_device: float = 1.0
     diurnal: float = 0.5
-    activity: float = 1.0
     session_sigma: float = 1.5
     network_sigma: float = 1.0
 
@@ -65,7 +66,9 @@ def policy_of(name: str, draw: Draw, epsilon: float = 0.0) -> CollabPolicy:
 def cell(**words: Any) -> dict[str, Any]:
     """Of the run with the `World` of these words."""
     world = World(**words)
-    shape = Shape(world.diurnal, world.activity, world.session_sigma, world.network_sigma)
+    shape = Shape(
+        world.supply, world.sessions_per_device, world.diurnal, world.session_sigma, world.network_sigma
+    )  # fmt: skip
     population = Population(world.clients, world.seed, shape)
     jobs = jobs_of(
         world.workload, world.jobs, Scale(world.share, world.shorter), world.tiers, world.clients, world.seed

@@ -2,8 +2,10 @@
 
 FedScale's sessions, which the paper replays, are not published. Published are the number of clients, sessions for each,
 their mean length, and mean and range of the network's speed (`venn.json`); the classes of devices and their speeds are
-those of AI-Benchmark. Invented, and therefore parameters (`Shape`): how sessions follow the hour, how much clients
-differ, how session lengths and networks are distributed.
+those of AI-Benchmark. The authors' program makes each session of the trace a device of its own, which works once, and
+repeats the trace every five days. So does this: "each unique device trace is limited to one CL job per day" (§5.1).
+Invented, and therefore parameters (`Shape`): how many sessions there are in the five days and how many of them are one
+device's, how they follow the hour, how their lengths and the networks are distributed.
 """
 
 from __future__ import annotations
@@ -24,21 +26,24 @@ from offpath.sched.sim.collab_records import Day, Devices
 SPEED: Final = "speed"
 """The property by which tiers are made: samples in 1 000 s."""
 S: Final = 10**9
-DAY_S: Final = 86_400
 NOMINAL_MS: Final = 78.0
 """Milliseconds for each sample of the mean client; work and network are counted by it (the authors' simulator)."""
 NETWORK_S: Final = 20.0
 """Down and up, of the mean client."""
+PERIOD_DAYS: Final = 5
+LONGER_S: Final = 80
+"""Each session, than in the trace (the authors' simulator)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``diurnal``: sessions begin in proportion to 1 + diurnal · cos of the hour; 0 to 1. ``activity``: shape of the
-    gamma distribution of sessions by client; larger: more alike. ``session_sigma``, ``network_sigma``: of log-normal
-    distributions, in natural logarithms."""
+    """``supply``: sessions in five days, by those of the whole trace. ``sessions_per_device``: in five days; a device
+    works once a day. ``diurnal``: sessions begin in proportion to 1 + diurnal · cos of the hour; 0 to 1.
+    ``session_sigma``, ``network_sigma``: of log-normal distributions, in natural logarithms."""
 
+    supply: float = 1.0
+    sessions_per_device: float = 1.0
     diurnal: float = 0.5
-    activity: float = 1.0
     session_sigma: float = 1.5
     network_sigma: float = 1.0
 
@@ -58,45 +63,56 @@ def properties(eligible: list[int], speed: int) -> Properties:
     })  # fmt: skip
 
 
+def sessions_of(clients: int) -> int:
+    """Of so many of the trace's clients: those that are repeated every five days."""
+    return round(clients * float(published()["population"]["sessions_per_client"]))
+
+
 class Population:
-    """``clients`` devices, drawn by the seed. `day` may be called in any order; equal calls give equal days."""
+    """The sessions of ``clients`` clients, drawn by the seed. `day` may be called in any order."""
 
     def __init__(self, clients: int, seed: int, shape: Shape) -> None:
-        self._seed, self._shape = seed, shape
         facts = published()["population"]
         random = np.random.default_rng([seed, 1])
+        sessions = max(1, round(sessions_of(clients) * shape.supply))
+        count = max(1, round(sessions / shape.sessions_per_device))
         kinds, weights, ms = [], [], []
         for each in published()["classes"]:
-            models = sum(count for _, count in each["ms_per_sample"])
-            for speed_ms, count in each["ms_per_sample"]:
+            models = sum(number for _, number in each["ms_per_sample"])
+            for speed_ms, number in each["ms_per_sample"]:
                 kinds.append(properties(each["eligible"], 1_000_000 // speed_ms))
-                weights.append(each["devices"] * count / models)
+                weights.append(each["devices"] * number / models)
                 ms.append(speed_ms)
-        chances = np.array(weights) / sum(weights)
-        kind = random.choice(len(kinds), clients, p=chances).astype(np.int32)
+        kind = random.choice(len(kinds), count, p=np.array(weights) / sum(weights)).astype(np.int32)
         sigma = shape.network_sigma
-        kbps = random.lognormal(math.log(facts["mean_kbps"]) - sigma**2 / 2, sigma, clients)
+        kbps = random.lognormal(math.log(facts["mean_kbps"]) - sigma**2 / 2, sigma, count)
         kbps = np.clip(kbps, facts["least_kbps"], facts["most_kbps"])
         self.devices = Devices(
             tuple(kinds), kind, (np.array(ms)[kind] / NOMINAL_MS * S).astype(np.int64),
             (NETWORK_S * facts["mean_kbps"] / kbps * S).astype(np.int64),
         )  # fmt: skip
-        self._sessions = facts["sessions_per_client"] / (facts["mean_finish_s"] / DAY_S) * clients
-        self._mean_s = facts["mean_active_s"] / facts["sessions_per_client"]
-        activity = random.gamma(shape.activity, 1.0, clients)
-        self._activity = np.cumsum(activity / activity.sum())
+        mean_s = facts["mean_active_s"] / facts["sessions_per_client"]
+        self._days = _days(random, sessions, count, shape, mean_s)
 
     def day(self, number: int) -> Day:
-        """The sessions that begin on that day."""
-        random, shape = np.random.default_rng([self._seed, 2, number]), self._shape
-        count = int(random.poisson(self._sessions))
-        at = _hours(random.random(count), shape.diurnal)
-        order = np.argsort(at, kind="stable")
-        times = (number * DAY_NS + at * DAY_NS).astype(np.int64)[order]
-        device = np.searchsorted(self._activity, random.random(count) * self._activity[-1]).astype(np.int32)[order]
-        sigma = shape.session_sigma
-        lasts = random.lognormal(math.log(self._mean_s) - sigma**2 / 2, sigma, count) * S
-        return Day(times, device, times + lasts.astype(np.int64)[order])
+        """The sessions that begin on that day: those of five days before, and of five days before them."""
+        first = self._days[number % PERIOD_DAYS]
+        later_ns = (number - number % PERIOD_DAYS) * DAY_NS
+        return Day(first.times_ns + later_ns, first.device, first.ends_ns + later_ns)
+
+
+def _days(random: np.random.Generator, sessions: int, devices: int, shape: Shape, mean_s: float) -> list[Day]:
+    """``mean_s``: length of a session."""
+    of_day = random.integers(0, PERIOD_DAYS, sessions)
+    times = ((of_day + _hours(random.random(sessions), shape.diurnal)) * DAY_NS).astype(np.int64)
+    is_own = sessions == devices
+    device = np.arange(sessions, dtype=np.int32) if is_own else random.integers(0, devices, sessions, np.int32)
+    sigma = shape.session_sigma
+    lasts = random.lognormal(math.log(mean_s) - sigma**2 / 2, sigma, sessions) + LONGER_S
+    order = np.argsort(times, kind="stable")
+    times, device, ends = times[order], device[order], (times + (lasts * S).astype(np.int64))[order]
+    cuts = np.searchsorted(times, np.arange(PERIOD_DAYS + 1) * DAY_NS)
+    return [Day(times[a:b], device[a:b], ends[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
 
 
 def _hours(uniform: Any, diurnal: float) -> Any:

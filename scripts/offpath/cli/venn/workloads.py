@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from offpath.cli.venn.population import NETWORK_S, S, SPEED, published
+from offpath.cli.venn.population import NETWORK_S, PERIOD_DAYS, SPEED, S, published, sessions_of
 from offpath.sched.collab.records import JobSpec
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.sim.collab_records import CollabJob
@@ -70,8 +70,8 @@ def _category(workload: str, random: Random) -> int:
 
 
 def _alone_s(demand: int, category: int, work: int, clients: int) -> float:
-    """A round without other jobs: every eligible client once a day, and the mean client's work."""
+    """A round without other jobs: every eligible session, and the mean client's work."""
     classes = published()["classes"]
     able = sum(each["devices"] for each in classes if category + 1 in each["eligible"])
-    a_second = clients * able / sum(each["devices"] for each in classes) / 86_400
+    a_second = sessions_of(clients) * able / sum(each["devices"] for each in classes) / (PERIOD_DAYS * 86_400)
     return demand / a_second + work + NETWORK_S
