@@ -66,10 +66,12 @@ class World:
         )  # fmt: skip
 
 
-def at_once(world: World, policy: CollabPolicy, random: Random) -> tuple[list[RoundEnded], CollabRun]:
+def at_once(
+    world: World, policy: CollabPolicy, random: Random, *, compiled: bool | None = None
+) -> tuple[list[RoundEnded], CollabRun]:
     ended: list[RoundEnded] = []
     simulation = CollabSimulation(
-        policy, random.randrange, world.devices, lambda number: world.days[number], ended.append
+        policy, random.randrange, world.devices, lambda number: world.days[number], ended.append, compiled=compiled
     )
     return ended, simulation.run(world.jobs, DAYS)
 
@@ -141,10 +143,10 @@ def policy_of(name: str, random: Random) -> CollabPolicy:
     return Venn(epsilon=1.5) if name == "fair" else make(name, random.randrange)
 
 
-def compare(name: str, seed: int) -> int:
+def compare(name: str, seed: int, *, compiled: bool | None = None) -> int:
     world = World(seed)
     randoms = [Random(seed) for _ in range(2)]
-    ended, run = at_once(world, policy_of(name, randoms[0]), randoms[0])
+    ended, run = at_once(world, policy_of(name, randoms[0]), randoms[0], compiled=compiled)
     single = OneByOne(world, policy_of(name, randoms[1]), randoms[1])
     assert ended == single.run()
     assert sum(each.assigned for each in run.jobs.values()) <= single.book.tally.assigned
@@ -154,6 +156,10 @@ def compare(name: str, seed: int) -> int:
 @given(st.sampled_from([*sorted(COLLAB_POLICIES), "fair"]), st.integers(0, 10**6))
 def test_it_decides_as_the_book(name: str, seed: int) -> None:
     compare(name, seed)
+
+
+def test_it_decides_so_without_a_compiler() -> None:
+    assert sum(compare(name, seed, compiled=False) for name in COLLAB_POLICIES for seed in range(3)) > 100
 
 
 def test_the_worlds_have_rounds_of_both_ends_and_tiers() -> None:
@@ -167,9 +173,10 @@ def compare_many() -> None:
 
 PLANTED: dict[str, Callable[[Any], Any]] = {
     "_left": lambda real: lambda self: NEVER,
-    "_enough": lambda real: lambda self, live, more: NEVER,
+    "_forget": lambda real: lambda self: None,
+    "_take_over": lambda real: lambda self: (real(self), self._of.heap_size.fill(0)),
     "_learn": lambda real: lambda *words: None,
-    "_tell": lambda real: lambda self: self._changed.clear() if len(self._live) > 2 else real(self),
+    "_tell": lambda real: lambda self: self._changed.clear() if len(self._jobs) > 2 else real(self),
 }
 
 

@@ -14,7 +14,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 MOST_SAMPLES: Final = 1_000
 """A job's profile keeps the responses of so many devices, the last ones."""
@@ -24,20 +28,17 @@ _TAIL: Final = 1.6448536269514722
 """The 95th percentile of the standard normal distribution."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One device's work for a job. ``speed``: its capability, in any unit."""
 
     speed: int
     response_s: float
 
 
-def tail_s(responses: Sequence[float]) -> float:
+def tail_s(responses: Sequence[float] | NDArray[np.float64]) -> float:
     """The 95th percentile of the log-normal distribution that fits them (maximum likelihood). All above 0."""
-    logs = [math.log(each) for each in responses]
-    mean = sum(logs) / len(logs)
-    variance = sum((each - mean) ** 2 for each in logs) / len(logs)
-    return math.exp(mean + _TAIL * math.sqrt(variance))
+    logs = np.log(responses)
+    return math.exp(float(logs.mean()) + _TAIL * float(logs.std()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +75,27 @@ class Profile:
             self._tiers, self._is_stale = self._learnt(), False
         return self._tiers
 
+    def learn_all(self, speeds: NDArray[np.int64], responses_s: NDArray[np.float64]) -> None:
+        """As `learn` for each, in this order; all times are above 0."""
+        if len(speeds):
+            self._samples.extend(map(Sample, speeds.tolist(), responses_s.tolist()))
+            self._is_stale = True
+
     def _learnt(self) -> Tiers | None:
-        samples = sorted(self._samples, key=lambda each: each.speed)
-        if len(samples) < LEAST_SAMPLES * self._count:
+        count, each_tier = len(self._samples), range(1, self._count)
+        if count < LEAST_SAMPLES * self._count:
             return None
-        size = len(samples) / self._count
-        bounds = tuple(samples[round(size * tier)].speed for tier in range(1, self._count))
-        found: list[list[float]] = [[] for _ in range(self._count)]
-        made = Tiers(bounds, ())
-        for sample in samples:
-            found[made.of(sample.speed)].append(sample.response_s)
-        if any(len(each) < LEAST_SAMPLES for each in found):
+        speeds = np.fromiter((each.speed for each in self._samples), np.int64, count)
+        responses = np.fromiter((each.response_s for each in self._samples), np.float64, count)
+        order = np.argsort(speeds, kind="stable")
+        speeds, responses = speeds[order], responses[order]
+        bounds = speeds[[round(count / self._count * tier) for tier in each_tier]]
+        cuts = [0, *np.searchsorted(speeds, bounds).tolist(), count]
+        if min(np.diff(cuts)) < LEAST_SAMPLES:
             return None  # most devices are of one speed
-        whole = tail_s([sample.response_s for sample in samples])
-        return Tiers(bounds, tuple(tail_s(each) / whole for each in found))
+        whole = tail_s(responses)
+        parts = [tail_s(responses[begin:end]) / whole for begin, end in pairwise(cuts)]
+        return Tiers(tuple(bounds.tolist()), tuple(parts))
 
 
 def chosen(tiers: Tiers | None, response_s: float, schedule_s: float, draw: Callable[[int], int]) -> int | None:
