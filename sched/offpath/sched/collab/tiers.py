@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,10 +34,15 @@ class Sample(NamedTuple):
     response_s: float
 
 
-def tail_s(responses: Sequence[float] | NDArray[np.float64]) -> float:
+def tail_s(responses: Sequence[float]) -> float:
     """The 95th percentile of the log-normal distribution that fits them (maximum likelihood). All above 0."""
-    logs = np.log(responses)
-    return math.exp(float(logs.mean()) + _TAIL * float(logs.std()))
+    return math.exp(_log_tail(np.log(responses)))
+
+
+def _log_tail(logs: NDArray[np.float64]) -> float:
+    mean = float(logs.sum()) / len(logs)
+    deviations = logs - mean
+    return mean + _TAIL * math.sqrt(float(deviations @ deviations) / len(logs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,47 +58,68 @@ class Tiers:
 
 
 class Profile:
-    """What a job has learnt from the devices of its requests that had no tier."""
+    """What a job has learnt from the devices of its requests that had no tier: the last `MOST_SAMPLES` of them."""
 
     def __init__(self, count: int) -> None:
         """``count``: V, at least 2."""
         self._count = count
-        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._new: list[Sample] = []
+        """Not in the columns yet."""
+        self._speeds = np.zeros(0, np.int64)
+        self._responses_s = np.zeros(0)
         self._tiers: Tiers | None = None
         self._is_stale = False
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The last ones, the oldest first."""
+        self._join()
+        return list(map(Sample, self._speeds.tolist(), self._responses_s.tolist()))
 
     def learn(self, sample: Sample) -> None:
         """A device has answered. A time that is not above 0 teaches nothing."""
         if sample.response_s > 0 and math.isfinite(sample.response_s):
-            self._samples.append(sample)
+            self._new.append(sample)
+            self._is_stale = True
+            if len(self._new) == MOST_SAMPLES:
+                self._join()
+
+    def learn_all(self, speeds: NDArray[np.int64], responses_s: NDArray[np.float64]) -> None:
+        """As `learn` for each, in this order; all times are above 0."""
+        self._join()
+        if len(speeds):
+            self._add(speeds, responses_s)
             self._is_stale = True
 
     def tiers(self) -> Tiers | None:
         """V tiers with equally many devices of those that took part. None: too few have."""
         if self._is_stale:
+            self._join()
             self._tiers, self._is_stale = self._learnt(), False
         return self._tiers
 
-    def learn_all(self, speeds: NDArray[np.int64], responses_s: NDArray[np.float64]) -> None:
-        """As `learn` for each, in this order; all times are above 0."""
-        if len(speeds):
-            self._samples.extend(map(Sample, speeds.tolist(), responses_s.tolist()))
-            self._is_stale = True
+    def _join(self) -> None:
+        if self._new:
+            speeds, responses_s = zip(*self._new, strict=True)
+            self._add(np.array(speeds, np.int64), np.array(responses_s))
+            self._new.clear()
+
+    def _add(self, speeds: NDArray[np.int64], responses_s: NDArray[np.float64]) -> None:
+        self._speeds = np.concatenate((self._speeds, speeds))[-MOST_SAMPLES:]
+        self._responses_s = np.concatenate((self._responses_s, responses_s))[-MOST_SAMPLES:]
 
     def _learnt(self) -> Tiers | None:
-        count, each_tier = len(self._samples), range(1, self._count)
+        count = len(self._speeds)
         if count < LEAST_SAMPLES * self._count:
             return None
-        speeds = np.fromiter((each.speed for each in self._samples), np.int64, count)
-        responses = np.fromiter((each.response_s for each in self._samples), np.float64, count)
-        order = np.argsort(speeds, kind="stable")
-        speeds, responses = speeds[order], responses[order]
-        bounds = speeds[[round(count / self._count * tier) for tier in each_tier]]
+        order = np.argsort(self._speeds, kind="stable")
+        speeds, logs = self._speeds[order], np.log(self._responses_s[order])
+        bounds = speeds[[round(count / self._count * tier) for tier in range(1, self._count)]]
         cuts = [0, *np.searchsorted(speeds, bounds).tolist(), count]
-        if min(np.diff(cuts)) < LEAST_SAMPLES:
+        if min(end - begin for begin, end in pairwise(cuts)) < LEAST_SAMPLES:
             return None  # most devices are of one speed
-        whole = tail_s(responses)
-        parts = [tail_s(responses[begin:end]) / whole for begin, end in pairwise(cuts)]
+        whole = _log_tail(logs)
+        parts = [math.exp(_log_tail(logs[begin:end]) - whole) for begin, end in pairwise(cuts)]
         return Tiers(tuple(bounds.tolist()), tuple(parts))
 
 

@@ -30,6 +30,7 @@ from offpath.sched.sim.collab_records import NEVER, CollabJob, CollabRun, Day, D
 
 _NS: Final = 10**9
 _NO_ROUND: Final = -2
+_FEW_ATOMS: Final = 8
 
 
 class CollabSimulation:
@@ -112,7 +113,7 @@ class CollabSimulation:
             elif code == k.SUPPLY:
                 self._count(day, int(state[k.POSITION]))
             elif code == k.ATOM:
-                self._ask(int(state[k.ATOM_OF]))
+                self._ask_for(int(state[k.ATOM_OF]))
             else:
                 kind = self._columns.kind[day.device[state[k.POSITION]]]
                 state[k.FORCED] = next(self._jobs_for(self._distinct[self._atoms[kind]]), k.NOBODY)
@@ -232,6 +233,11 @@ class CollabSimulation:
     def _forget(self) -> None:
         """Something has changed."""
         self._candidates[:, 0] = k.UNKNOWN
+
+    def _ask_for(self, place: int) -> None:
+        """An atom's candidates, and while there are few atoms those of the others too: they are wanted soon."""
+        for each in range(len(self._distinct)) if len(self._distinct) <= _FEW_ATOMS else (place,):
+            self._ask(each)
 
     def _ask(self, place: int) -> None:
         """The candidates of an atom, up to the first one that takes any device."""
