@@ -16,15 +16,18 @@ from offpath.sched.collab.irs import JOB
 from offpath.sched.collab.lines import Entry, Line
 from offpath.sched.collab.policies import COLLAB_POLICIES, make
 from offpath.sched.collab.port import CollabPolicy, Waiting
+from offpath.sched.collab.scarce import Scarcest
 from offpath.sched.collab.venn import Venn
 from offpath.sched.errors import SchedError
 
 STANDINGS = st.builds(Standing, st.integers(1, 10**6), st.integers(0, 10**6))
 WAITING = st.builds(
-    Waiting, st.sampled_from("abcdef"), st.integers(0, 3), st.integers(1, 50), st.just(0), st.integers(0, 99), STANDINGS
-)
+    Waiting, st.sampled_from("abcdef"), st.integers(0, 3), st.integers(1, 50), st.just(0), st.integers(0, 99), STANDINGS,
+    st.integers(0, 50),
+)  # fmt: skip
 FOLLOWERS: dict[str, Callable[[], CollabPolicy]] = {
     "venn": Venn,
+    "scarcest": Scarcest,
     "fair venn": lambda: Venn(epsilon=2.0),
     "fifo": lambda: Ordered("fifo", lambda each: each.arrived_ns),
     "srsf": lambda: Ordered("srsf", lambda each: each.remaining),
@@ -41,7 +44,7 @@ def follow(name: str, seed: int) -> None:
         if act < 0.7:
             standing = Standing(random.randrange(1, 99), random.randrange(99))
             bit = waiting[job].bit if job in waiting and act < 0.6 else random.randrange(4)
-            waiting[job] = Waiting(job, bit, random.randrange(1, 50), 0, random.randrange(9), standing)
+            waiting[job] = Waiting(job, bit, random.randrange(1, 50), 0, random.randrange(9), standing, random.randrange(50))
             followed.waits(waiting[job])
         elif act < 0.9:
             waiting.pop(job, None)
@@ -150,5 +153,5 @@ def test_a_closed_job_is_sampled_no_more() -> None:
 
 def test_policies_are_known_by_name() -> None:
     assert all(make(name, Random(0).randrange).name == name for name in COLLAB_POLICIES)
-    with pytest.raises(SchedError, match="known are venn-paper"):
+    with pytest.raises(SchedError, match="known are venn, venn-paper"):
         make("best", Random(0).randrange)

@@ -7,6 +7,7 @@ from typing import Final
 
 from offpath.sched.collab.baselines import Ordered, apple, google, meta
 from offpath.sched.collab.port import CollabPolicy, Draw
+from offpath.sched.collab.scarce import Scarcest
 from offpath.sched.collab.venn import Venn
 from offpath.sched.errors import SchedError
 
@@ -17,6 +18,7 @@ def venn_paper(draw: Draw) -> Venn:
 
 
 COLLAB_POLICIES: Final[dict[str, Callable[[Draw], CollabPolicy]]] = {
+    "venn": lambda draw: Scarcest(),
     "venn-paper": venn_paper,
     "venn-irs": lambda draw: Venn("venn-irs", has_tiers=False),
     "tiers-fifo": lambda draw: Ordered("tiers-fifo", lambda each: each.arrived_ns, has_tiers=True),
@@ -27,7 +29,7 @@ COLLAB_POLICIES: Final[dict[str, Callable[[Draw], CollabPolicy]]] = {
     "random-meta": meta,
     "random-google": google,
 }
-"""``random``: the paper's optimised form, a random order of jobs for each round. ``venn-irs``: without tiers;
+"""``venn``: `scarce`, not the paper's. ``random``: the paper's optimised form, a random order of jobs for each round. ``venn-irs``: without tiers;
 ``tiers-fifo``: with tiers, without algorithm 1 (§5.3)."""
 
 

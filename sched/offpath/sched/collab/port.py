@@ -31,6 +31,8 @@ class Waiting(NamedTuple):
     """Of the job."""
     rank: int
     standing: Standing
+    demand: int = 0
+    """As `remaining`, when the request came; 0: the same."""
 
 
 class CollabPolicy(Protocol):

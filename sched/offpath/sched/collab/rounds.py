@@ -16,8 +16,11 @@ def waiting(job: Job) -> Waiting:
     """Of a job whose request needs devices. Demand is that of all rounds that are left, where their number is known."""
     request = job.request
     assert request is not None
-    remaining = request.remaining + max(0, job.spec.rounds - job.rounds - 1) * request.demand
-    return Waiting(job.spec.name, job.bit, remaining, job.opened_ns, request.rank, job.standing)
+    later = max(0, job.spec.rounds - job.rounds - 1) * request.demand
+    return Waiting(
+        job.spec.name, job.bit, request.remaining + later, job.opened_ns, request.rank, job.standing,
+        request.demand + later,
+    )  # fmt: skip
 
 
 def tier_of(job: Job, draw: Draw) -> tuple[Tiers | None, int | None]:

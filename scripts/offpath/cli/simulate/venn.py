@@ -1,7 +1,8 @@
 """Venn §5 in simulation: tables 1 to 4, figures 3 and 11 to 14, the gap to the optimum, and invented parameters.
 
 The population is synthetic (`offpath.cli.venn.population`): the paper's trace of devices is not published. Clients and
-participants are a twentieth of the paper's, so that their ratio and the time that passes are the paper's.
+participants are a fifth of the paper's, so that their ratio is the paper's; rounds and the time between arrivals are a
+twentieth.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from offpath.sched.errors import SchedError
 DESCRIPTION: Final = "Venn: many federated jobs, one population of devices (tables 1 to 4, figures 3 and 11 to 14)"
 SEEDS: Final = 10
 QUICK_SEEDS: Final = 2
-_RULES: Final = 1
+_RULES: Final = 2
 """It increases when pieces of the same name get different results, so that a run does not continue with old ones."""
-TABLED: Final = (RANDOM, "fifo", "srsf", "venn-paper")
+TABLED: Final = (RANDOM, "fifo", "srsf", "venn-paper", "venn")
 CASES: Final = 300
 QUICK_CASES: Final = 20
 EPSILONS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -55,7 +56,7 @@ class Options:
     def world(self) -> World:
         """Of all parts."""
         world = World(RANDOM)
-        return replace(world, jobs=12, shorter=10, fewer=3) if self.quick else world
+        return replace(world, share=10, shorter=50) if self.quick else world
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -128,7 +129,7 @@ def _tables(options: Options) -> list[Piece]:
 
 
 def _ablation(options: Options) -> list[Piece]:
-    policies = ("fifo", "venn-paper", "venn-irs", "tiers-fifo")
+    policies = ("fifo", "venn-paper", "venn-irs", "tiers-fifo", "venn")
     worlds = [each for name in ("low", "high")
               for each in _with(replace(options.world, workload=name), options, policies)]  # fmt: skip
     return _pieces(options, "ablation", worlds)
@@ -138,7 +139,7 @@ def _matching(options: Options) -> list[Piece]:
     """The random matching of published systems; slower to simulate, so fewer seeds."""
     policies = ("random-apple", "random-meta", "random-google")
     few = replace(options, seeds=options.seeds[:2])
-    return _pieces(few, "matching", _with(replace(options.world, shorter=10), few, policies))
+    return _pieces(few, "matching", _with(replace(options.world, share=20, shorter=200), few, policies))
 
 
 def _jobs(options: Options) -> list[Piece]:
@@ -163,7 +164,7 @@ def _sensitivity(options: Options) -> list[Piece]:
     for name, values in INVENTED.items():
         for value in values:
             world = World(**{**options.world.as_arguments(), name: value})
-            worlds += _with(world, options, ("srsf", "venn-paper"))
+            worlds += _with(world, options, ("srsf", "venn-paper", "venn"))
     return _pieces(replace(options, seeds=options.seeds[:3]), "sensitivity", worlds)
 
 

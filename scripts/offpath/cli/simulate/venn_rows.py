@@ -69,7 +69,7 @@ def mean_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 _WORLD: Final = (
-    "policy", "workload", "jobs", "share", "shorter", "fewer", "tiers", "epsilon", "supply",
+    "policy", "workload", "jobs", "share", "shorter", "tiers", "epsilon", "supply",
     "sessions_per_device", "diurnal", "session_sigma", "network_sigma",
 )  # fmt: skip
 

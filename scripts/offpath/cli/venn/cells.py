@@ -24,16 +24,14 @@ _S: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """``share``, ``shorter``: see `Scale`. ``fewer``: clients are divided by it once more. ``tiers``: V. Others: of
-    `Shape`."""
+    """``share``, ``shorter``: see `Scale`. ``tiers``: V. Others: of `Shape`."""
 
     policy: str
     workload: str = "even"
     seed: int = 0
     jobs: int = 50
-    share: int = 20
-    shorter: int = 1
-    fewer: int = 1
+    share: int = 5
+    shorter: int = 20
     tiers: int = 3
     epsilon: float = 0.0
     supply: float = 1.0
@@ -49,7 +47,7 @@ class World:
     @property
     def clients(self) -> int:
         """Of the population."""
-        return int(published()["population"]["clients"]) // self.share // self.fewer
+        return int(published()["population"]["clients"]) // self.share
 
 
 def policy_of(name: str, draw: Draw, epsilon: float = 0.0) -> CollabPolicy:
