@@ -20,7 +20,7 @@ def case(shape: str, **more: int) -> Case:
 
 
 def row(shape: str = "random", **more: float) -> dict[str, Any]:
-    return {"shape": shape, "atoms": 9, "replan_p99_ms": 9.0, "decide_us": 4.0, "decide_p99_us": 19.0, "rss_mib": 90.0,
+    return {"shape": shape, "policy": "venn", "atoms": 9, "replan_p99_ms": 9.0, "decide_us": 4.0, "decide_p99_us": 19.0, "rss_mib": 90.0,
             **more}  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def measured(some: Case) -> dict[str, Any]:
 def test_the_cases_have_the_size_of_the_bars_also_if_they_are_quick() -> None:
     for quick in (True, False):
         cases = venn.cases(quick=quick)
-        assert [each.shape for each in cases] == [*SHAPES, "devices", "simulation"]
+        assert [each.shape for each in cases] == [*SHAPES, *SHAPES, "devices", "simulation"]
         assert {(each.jobs, each.groups, each.atoms) for each in cases[:-1]} == {(10_000, 100, 2_048)}
         assert [each.decisions for each in cases[-2:]] == [1_000_000, 107_749]
 
@@ -46,7 +46,7 @@ def test_each_bar_is_judged_for_each_shape() -> None:
             {"shape": "simulation", "atoms": 5, "checkins_per_s": 9e5, "rss_mib": 400.0}]
     missed = {bar.name: bar.value for bar in venn.bars(rows) if not bar.is_accepted}
     assert missed == {
-        "nested: re-plan, p99, ms": 10.5, "thresholds: decision, median, µs": 5.1,
+        "venn, nested: re-plan, p99, ms": 10.5, "venn, thresholds: decision, median, µs": 5.1,
         "1 000 000 known devices: memory, MiB": 301.0, "simulated check-ins, 1/s": 9e5,
     }  # fmt: skip
     assert venn.figures(rows)["replan_ms"] == 10.5

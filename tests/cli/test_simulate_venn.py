@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.cli.simulate.venn_plot import draw
 from offpath.cli.simulate.venn_reference import SPEEDUPS, paper_of
 from offpath.cli.simulate.venn_rows import by_category, by_demand, interval, mean_rows, seed_rows
 from offpath.cli.venn.cells import World, cell, gaps
-from offpath.cli.venn.population import Population, Shape, published
+from offpath.cli.venn.population import LONGER_S, PERIOD_DAYS, Population, Shape, published, sessions_of
 from offpath.cli.venn.workloads import BIASED, CATEGORIES, WORKLOADS, Scale, category_of, jobs_of
 from offpath.sched.collab.policies import COLLAB_POLICIES
 
@@ -27,16 +28,18 @@ SMALL = World("fifo", jobs=3, share=200, shorter=100)
 
 def test_the_command_prints_rows_with_all_columns_and_the_papers_numbers(tmp_path: Path) -> None:
     words = ("--quick", "--table", "1", "--seeds", "1", "--json", "--out", str(tmp_path))
-    done = offpath("simulate", "venn", *words, timeout=300)
+    done = offpath("simulate", "venn", *words, timeout=120)
     assert done.code == 0, done.err
     rows = done.document["rows"]
     assert all(row.keys() >= COLUMNS for row in rows)
-    assert {row["policy"] for row in rows} == {"random", "fifo", "srsf", "venn-paper"}
+    assert {row["policy"] for row in rows} == {"random", "fifo", "srsf", "venn-paper", "venn"}
     assert {row["speedup"] for row in rows if row["policy"] == "random"} == {1.0}
     papers = {(row["workload"], row["policy"]): row["paper"] for row in rows}
     assert papers["even", "venn-paper"] == 1.87
-    assert papers["even", "random"] is None
+    assert papers["even", "random"] is papers["even", "venn"] is None
     assert "even" in done.err
+    assert [Path(each).name for each in done.document["plots"]] == ["venn-table-1.svg"]
+    assert all(Path(each).stat().st_size > 1_000 for each in done.document["plots"])
 
 
 @pytest.mark.parametrize(
@@ -56,32 +59,50 @@ def test_bad_words_are_refused(words: tuple[str, ...], code: int, message: str, 
 
 
 def test_the_population_has_the_published_statistics() -> None:
-    population, facts = Population(20_000, 1, Shape()), published()["population"]
-    days = [population.day(number) for number in range(2)]
+    population, facts = Population(5_000, 1, Shape()), published()["population"]
+    days = [population.day(number) for number in range(PERIOD_DAYS)]
     lengths = np.concatenate([day.ends_ns - day.times_ns for day in days]) / 1e9
-    sessions = sum(len(day.device) for day in days) / 2 / 20_000
-    assert sessions == pytest.approx(facts["sessions_per_client"] / facts["mean_finish_s"] * 86_400, rel=0.02)
-    assert lengths.mean() == pytest.approx(facts["mean_active_s"] / facts["sessions_per_client"], rel=0.1)
+    sessions = sum(len(day.device) for day in days)
+    assert sessions == sessions_of(5_000) == round(5_000 * facts["sessions_per_client"])
+    assert lengths.mean() - LONGER_S == pytest.approx(facts["mean_active_s"] / facts["sessions_per_client"], rel=0.1)
     kinds = Counter(
         tuple(dict(population.devices.kinds[kind].numbers)[name] for name in ("android", "cpu_f", "fp16"))
         for kind in population.devices.kind.tolist()
     )
-    assert kinds[6, 7, 1_000] / 20_000 == pytest.approx(417 / 959, abs=0.02)
-    assert kinds[5, 6, 0] / 20_000 == pytest.approx(35 / 959, abs=0.01)
+    assert kinds[6, 7, 1_000] / sessions == pytest.approx(417 / 959, abs=0.01)
+    assert kinds[5, 6, 0] / sessions == pytest.approx(35 / 959, abs=0.01)
 
 
-def test_days_are_in_order_and_drawn_by_seed_and_number() -> None:
+def test_sessions_are_devices_or_share_some_and_their_number_follows_the_supply() -> None:
+    def counted(shape: Shape) -> tuple[int, int]:
+        population = Population(500, 3, shape)
+        days = [population.day(number).device for number in range(PERIOD_DAYS)]
+        return sum(map(len, days)), len(np.unique(np.concatenate(days)))
+
+    assert counted(Shape()) == (10_405, 10_405)
+    assert counted(Shape(supply=0.5)) == (5_202, 5_202)
+    sessions, devices = counted(Shape(sessions_per_device=5.0))
+    assert sessions == 10_405
+    assert devices == pytest.approx(10_405 / 5, rel=0.02)
+
+
+def test_days_are_in_order_repeat_and_are_drawn_by_the_seed() -> None:
     population = Population(500, 3, Shape())
     day, again = population.day(1), Population(500, 3, Shape()).day(1)
     assert (np.diff(day.times_ns) >= 0).all()
     assert 86_400 * 10**9 <= day.times_ns[0] < day.times_ns[-1] < 2 * 86_400 * 10**9
     assert (day.times_ns == again.times_ns).all()
     assert len(day.times_ns) != len(population.day(2).times_ns)
+    assert len(day.times_ns) != len(Population(500, 4, Shape()).day(1).times_ns)
+    later = population.day(1 + PERIOD_DAYS)
+    assert (later.device == day.device).all()
+    assert set((later.times_ns - day.times_ns).tolist()) == set((later.ends_ns - day.ends_ns).tolist())
+    assert (later.times_ns - day.times_ns == PERIOD_DAYS * 86_400 * 10**9).all()
 
 
 def test_more_sessions_begin_at_the_peak_by_the_parameter() -> None:
     def near_peak(diurnal: float) -> float:
-        at = (Population(20_000, 3, Shape(diurnal=diurnal)).day(0).times_ns / 86_400e9 + 0.25) % 1
+        at = (Population(5_000, 3, Shape(diurnal=diurnal)).day(0).times_ns / 86_400e9 + 0.25) % 1
         return float((at < 0.5).mean())
 
     assert near_peak(0.0) == pytest.approx(0.5, abs=0.01)
@@ -149,3 +170,13 @@ def test_the_gap_to_the_optimum_is_counted_for_each_policy() -> None:
     assert found["cases"] == 6
     assert all(row["gap"] >= 0 for row in found["policies"].values())
     assert found["policies"]["srsf"]["cases"] == 6 - found["unproven"]
+
+
+def test_each_part_with_an_axis_has_its_plot(tmp_path: Path) -> None:
+    rows = []
+    for part, column, values in (("jobs", "jobs", (25, 50)), ("tiers", "tiers", (1, 2)), ("fairness", "epsilon", (0.0, 2.0))):
+        for value in values:
+            world = World("venn-paper").as_arguments() | {column: value}
+            rows.append({"part": part, **world, "speedup": 1.5, "speedup_interval": None, "fair_share": 0.9})
+    names = [Path(each).name for each in draw({"rows": rows}, str(tmp_path))]
+    assert names == ["venn-figure-12.svg", "venn-figure-13.svg", "venn-figure-14a.svg", "venn-figure-14b.svg"]

@@ -26,6 +26,7 @@ JOBS: Final = 10_000
 GROUPS: Final = 100
 ATOMS: Final = 2_048
 DEVICES: Final = 1_000_000
+POLICIES: Final = ("venn-paper", "venn")
 SIMULATED_JOBS: Final = 50
 CLIENTS: Final = 107_749
 """The paper's."""
@@ -52,7 +53,9 @@ def run(arguments: argparse.Namespace) -> Report:
 def cases(*, quick: bool) -> list[Case]:
     """The shapes of the eligibility lattice, and the known devices."""
     plans, decisions = (1_000, 20_000) if quick else (10_000, 200_000)
-    shapes = [Case(shape, JOBS, GROUPS, ATOMS, plans, decisions, _SEED) for shape in SHAPES]
+    shapes = [
+        Case(shape, JOBS, GROUPS, ATOMS, plans, decisions, _SEED, policy) for policy in POLICIES for shape in SHAPES
+    ]  # fmt: skip
     return [
         *shapes, Case("devices", JOBS, GROUPS, ATOMS, 0, DEVICES, _SEED),
         Case("simulation", SIMULATED_JOBS, GROUPS, ATOMS, 2 if quick else 6, CLIENTS, _SEED),
@@ -76,7 +79,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "jobs": JOBS, "groups": GROUPS, "atoms": max(row["atoms"] for row in rows),
         "replan_ms": max(row["replan_p99_ms"] for row in plans),
-        "decide_us": max(row["decide_us"] for row in plans), 
+        "decide_us": max(row["decide_us"] for row in plans),
         "sim_checkins_per_s": min(simulated, default=None), "live_checkins_per_s": None,
         "rss_mib": max(row["rss_mib"] for row in rows if row["shape"] != "simulation"),
     }  # fmt: skip
@@ -92,9 +95,10 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
         if row["shape"] == "simulation":
             found.append(Bar("simulated check-ins, 1/s", row["checkins_per_s"], SIM_PER_S, is_upper=False))
             continue
-        found.append(Bar(f"{row['shape']}: re-plan, p99, ms", row["replan_p99_ms"], REPLAN_P99_MS))
-        found.append(Bar(f"{row['shape']}: decision, median, µs", row["decide_us"], DECIDE_US))
-        found.append(Bar(f"{row['shape']}: decision, p99, µs", row["decide_p99_us"], DECIDE_P99_US))
+        name = f"{row['policy']}, {row['shape']}"
+        found.append(Bar(f"{name}: re-plan, p99, ms", row["replan_p99_ms"], REPLAN_P99_MS))
+        found.append(Bar(f"{name}: decision, median, µs", row["decide_us"], DECIDE_US))
+        found.append(Bar(f"{name}: decision, p99, µs", row["decide_p99_us"], DECIDE_P99_US))
     return found
 
 
@@ -111,7 +115,7 @@ def line(row: dict[str, Any]) -> str:
             f" ({row['check_ins']}, in which {row['rounds']} rounds ended), {row['rss_mib']:.0f} MiB"
         )
     return (
-        f"{row['shape']:12} {row['atoms']:5} atoms: re-plan {row['replan_ms']:.3f} ms (p99 {row['replan_p99_ms']:.3f},"
+        f"{row['policy']:10} {row['shape']:12} {row['atoms']:5} atoms: re-plan {row['replan_ms']:.3f} ms (p99 {row['replan_p99_ms']:.3f},"
         f" longest {row['replan_max_ms']:6.2f}; {row['turns']:.1f} of {row['groups']} turns, from scratch"
         f" {row['scratch_ms']:6.2f} ms), decision {row['decide_us']:.2f} µs (p99 {row['decide_p99_us']:.2f})"
     )

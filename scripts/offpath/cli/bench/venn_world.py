@@ -23,7 +23,8 @@ from offpath.cli.venn.workloads import Scale, jobs_of
 from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.sched.collab.book import Book
 from offpath.sched.collab.fairness import Standing
-from offpath.sched.collab.port import Waiting
+from offpath.sched.collab.policies import make
+from offpath.sched.collab.port import CollabPolicy, Waiting
 from offpath.sched.collab.records import MOST_DEADLINE_NS, JobSpec
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.venn import Venn
@@ -37,7 +38,7 @@ _LEASES: Final = 20_000
 @dataclass(frozen=True, slots=True)
 class Case:
     """``shape``: of `SHAPES`, or ``devices``, or ``simulation``. ``plans``: or simulated days. ``decisions``: or known
-    devices, or clients."""
+    devices, or clients. ``policy``: of plans."""
 
     shape: str
     jobs: int
@@ -46,6 +47,7 @@ class Case:
     plans: int
     decisions: int
     seed: int
+    policy: str = "venn-paper"
 
 
 def nested(case: Case, random: Random) -> list[int]:
@@ -101,19 +103,19 @@ def _plans(case: Case) -> dict[str, Any]:
     random = Random(case.seed)
     atoms = SHAPES[case.shape](case, random)
     supply = {atom: random.randrange(1, 1_000) for atom in atoms}
-    policy, waiting = Venn(), _jobs(case, supply, random)
+    policy, waiting = make(case.policy, random.randrange), _jobs(case, supply, random)
     for each in waiting:
         policy.waits(each)
     scratch = [_timed(lambda: _again(policy, supply)) for _ in range(_SCRATCH)]
-    movable = _worst(policy, waiting) if case.shape == "adversarial" else waiting
-    before = policy.irs.turns
+    movable = _worst(policy, waiting) if case.shape == "adversarial" and isinstance(policy, Venn) else waiting
+    before = _turns(policy)
     absent: set[int] = set()
     replans = [_timed(lambda: _changed(policy, movable, absent, random)) for _ in range(case.plans)]
-    turns = policy.irs.turns - before
+    turns = _turns(policy) - before
     asked = [atoms[random.randrange(len(atoms))] for _ in range(case.decisions)]
     decisions = [_timed(partial(_first, policy, atom)) for atom in asked]
     return {
-        "shape": case.shape, "jobs": case.jobs, "groups": case.groups, "atoms": len(atoms),
+        "shape": case.shape, "policy": case.policy, "jobs": case.jobs, "groups": case.groups, "atoms": len(atoms),
         "replan_ms": _at(replans, 0.5, 1e6), "replan_p99_ms": _at(replans, 0.99, 1e6),
         "replan_max_ms": _at(replans, 1.0, 1e6), "turns": round(turns / max(1, case.plans), 2),
         "scratch_ms": _at(scratch, 0.5, 1e6), "decide_us": _at(decisions, 0.5, 1e3),
@@ -121,8 +123,18 @@ def _plans(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _first(policy: Venn, atom: int) -> str | None:
-    return next(policy.candidates(atom), None)
+def _first(policy: CollabPolicy, atom: int) -> str | None:
+    return next(iter(policy.candidates(atom)), None)
+
+
+def _turns(policy: CollabPolicy) -> int:
+    return policy.irs.turns if isinstance(policy, Venn) else 0
+
+
+def _refreshed(policy: CollabPolicy) -> None:
+    """A plan that is not kept is current at once."""
+    if isinstance(policy, Venn):
+        policy.irs.refresh()
 
 
 def _jobs(case: Case, supply: dict[int, int], random: Random) -> list[Waiting]:
@@ -146,12 +158,12 @@ def _worst(policy: Venn, waiting: Sequence[Waiting]) -> Sequence[Waiting]:
     return waiting
 
 
-def _again(policy: Venn, supply: dict[int, int]) -> None:
+def _again(policy: CollabPolicy, supply: dict[int, int]) -> None:
     policy.supplied(supply)
-    policy.irs.refresh()
+    _refreshed(policy)
 
 
-def _changed(policy: Venn, waiting: Sequence[Waiting], absent: set[int], random: Random) -> None:
+def _changed(policy: CollabPolicy, waiting: Sequence[Waiting], absent: set[int], random: Random) -> None:
     number = random.randrange(len(waiting))
     if number in absent:
         absent.remove(number)
@@ -159,7 +171,7 @@ def _changed(policy: Venn, waiting: Sequence[Waiting], absent: set[int], random:
     else:
         absent.add(number)
         policy.left(waiting[number].job)
-    policy.irs.refresh()
+    _refreshed(policy)
 
 
 def _devices(case: Case) -> dict[str, Any]:

@@ -76,6 +76,9 @@ def run(arguments: argparse.Namespace) -> Report:
         "population": "synthetic: published statistics, invented shapes", "rows": mean_rows(seed_rows(finished)),
         "optimality": optimality[0] if optimality else {}, "seconds": round(time.monotonic() - begun, 1),
     }  # fmt: skip
+    from offpath.cli.simulate.venn_plot import draw
+
+    data["plots"] = draw(data, arguments.out)
     return Report(data, text(data))
 
 
