@@ -19,6 +19,7 @@ from offpath.sched.collab.records import DAY_NS, MOST_DEADLINE_NS, JobSpec, Roun
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.venn import Venn
 from offpath.sched.errors import SchedError
+from offpath.sched.sim import collab_kernel as k
 from offpath.sched.sim.collab import CollabSimulation
 from offpath.sched.sim.collab_records import NEVER, CollabJob, CollabRun, Day, Devices
 
@@ -174,7 +175,7 @@ def compare_many() -> None:
 PLANTED: dict[str, Callable[[Any], Any]] = {
     "_left": lambda real: lambda self: NEVER,
     "_forget": lambda real: lambda self: None,
-    "_take_over": lambda real: lambda self: (real(self), self._of.heap_size.fill(0)),
+    "_take_over": lambda real: lambda self: (real(self), self._of[:, k.J_HEAP_SIZE].fill(0)),
     "_learn": lambda real: lambda *words: None,
     "_tell": lambda real: lambda self: self._changed.clear() if len(self._jobs) > 2 else real(self),
 }

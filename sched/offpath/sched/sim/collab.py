@@ -29,7 +29,10 @@ from offpath.sched.sim import collab_kernel as k
 from offpath.sched.sim.collab_records import NEVER, CollabJob, CollabRun, Day, Devices, Ints, JobOutcome
 
 _NS: Final = 10**9
-_NO_ROUND: Final = -2
+_OF_ROUND: Final = [
+    k.J_REMAINING, k.J_DEADLINE_NS, k.J_ENOUGH_NS, k.J_ROUND, k.J_LEAST_SPEED, k.J_BELOW_SPEED, k.J_HEAP_SIZE
+]  # fmt: skip
+"""What is set anew for each request."""
 _FEW_ATOMS: Final = 8
 
 
@@ -50,6 +53,9 @@ class CollabSimulation:
         self._policy, self._draw, self._devices, self._days, self._ended = policy, draw, devices, days, ended
         self._serve, self._tally = k.kernels(can_compile() if compiled is None else compiled)
         self._columns = _device_columns(devices)
+        self._of = np.zeros((0, k.J_WIDTH), np.int64)
+        self._leases = np.zeros((k.L_HEIGHT, 0), np.int64)
+        self._heap = self._touched = np.zeros(0, np.int64)
         self._catalogue, self._supply = Catalogue(), Supply()
         self._supplied = -1
         self._counts = np.zeros(len(devices.kinds), np.int64)
@@ -90,6 +96,9 @@ class CollabSimulation:
             [[dict(each.numbers).get(name, 0) for each in self._devices.kinds] for name in names] or [[0]], np.int64
         )  # fmt: skip
         self._of = _job_columns(jobs, names)
+        self._leases = np.zeros((k.L_HEIGHT, int(self._of[:, k.J_DEMAND].sum())), np.int64)
+        self._heap = np.zeros(int(self._of[:, k.J_ANSWERS_AT].sum()), np.int64)
+        self._touched = np.zeros(len(jobs), np.int64)
         self._candidates = np.full((1, len(jobs) + 1), k.UNKNOWN, np.int64)
         self._state[k.FORCED] = k.OPEN
 
@@ -115,7 +124,7 @@ class CollabSimulation:
             elif code == k.ATOM:
                 self._ask_for(int(state[k.ATOM_OF]))
             else:
-                kind = self._columns.kind[day.device[state[k.POSITION]]]
+                kind = self._columns[day.device[state[k.POSITION]], k.D_KIND]
                 state[k.FORCED] = next(self._jobs_for(self._distinct[self._atoms[kind]]), k.NOBODY)
         self._check_ins += int(state[k.POSITION])
 
@@ -127,7 +136,7 @@ class CollabSimulation:
         code: int = self._serve(
             self._state, day.times_ns, day.device, day.ends_ns, self._day, (self._supply.hour + 1) * HOUR_NS,
             arrival_ns, self._policy.is_steady, self._candidates, self._atoms, self._speeds, self._counts,
-            self._columns, self._of,
+            self._columns, self._of, self._leases, self._heap, self._touched,
         )  # fmt: skip
         self._take_over()
         return code
@@ -135,13 +144,13 @@ class CollabSimulation:
     def _take_over(self) -> None:
         """What the kernel leased."""
         of, count = self._of, int(self._state[k.TOUCHED])
-        for number in of.touched[:count].tolist():
+        for number in self._touched[:count].tolist():
             name = self._order[number]
             request = self._jobs[name].request
             assert request is not None
-            request.leased = request.demand - int(of.remaining[number])
+            request.leased = request.demand - int(of[number, k.J_REMAINING])
             self._changed[name] = None
-            of.is_touched[number] = 0
+            of[number, k.J_IS_TOUCHED] = 0
         self._state[k.TOUCHED] = 0
 
     def _happen(self, now_ns: int, number: int) -> None:
@@ -165,9 +174,8 @@ class CollabSimulation:
         job.bounds, made.tier = tier_of(job, self._draw) if self._policy.has_tiers else (None, None)
         job.request = made
         of, number = self._of, self._numbers[job.spec.name]
-        of.round[number], of.remaining[number], of.heap_size[number] = job.last_round, wanted.demand, 0
-        of.deadline_ns[number], of.enough_ns[number] = deadline_ns, NEVER
-        of.least_speed[number], of.below_speed[number] = _speeds_of(job)
+        least, below = _speeds_of(job)
+        of[number, _OF_ROUND] = wanted.demand, deadline_ns, NEVER, job.last_round, least, below, 0
         self._changed[job.spec.name] = None
         self._tell()
 
@@ -176,11 +184,11 @@ class CollabSimulation:
         request, name, of = job.request, job.spec.name, self._of
         assert request is not None
         wanted, outcome = self._wanted[name], self._outcomes[name]
-        is_complete = bool(of.enough_ns[number] < request.deadline_ns)
-        done, served_ns = self._tally(of, number, now_ns, now_ns if is_complete else now_ns - 1)
+        is_complete = bool(of[number, k.J_ENOUGH_NS] < request.deadline_ns)
+        done, served_ns = self._tally(of, self._leases, number, now_ns, now_ns if is_complete else now_ns - 1)
         job.served_ns += int(served_ns)
         job.standing = Standing(job.spec.alone_ns, job.served_ns)
-        assigned = request.demand - int(of.remaining[number])
+        assigned = request.demand - int(of[number, k.J_REMAINING])
         if request.tier is None and self._policy.has_tiers and job.spec.tiers > 1:
             self._learn(job, number, assigned, now_ns)
         outcome.assigned += assigned
@@ -193,7 +201,7 @@ class CollabSimulation:
         outcome.completed, outcome.aborted = job.rounds, outcome.aborted + (not is_complete)
         outcome.schedule_ns, outcome.response_ns = job.schedule_ns, job.response_ns
         job.request = None
-        of.round[number], of.deadline_ns[number], of.enough_ns[number] = _NO_ROUND, NEVER, NEVER
+        of[number, _OF_ROUND] = 0, NEVER, NEVER, k.NO_ROUND, 0, 0, 0
         self._changed[name] = None
         self._tell()
         if self._ended is not None:
@@ -212,12 +220,11 @@ class CollabSimulation:
 
     def _learn(self, job: Job, number: int, assigned: int, now_ns: int) -> None:
         """From the answers that came, in their order."""
-        of = self._of
-        part = slice(int(of.first[number]), int(of.first[number]) + assigned)
-        answers = of.answers[part]
+        first = int(self._of[number, k.J_FIRST])
+        began, answers, devices = self._leases[:, first : first + assigned]
         came = np.argsort(answers, kind="stable")[: int((answers <= now_ns).sum())]
-        speeds = self._speeds[of.speed[number], self._columns.kind[of.devices[part][came]]]
-        job.profile.learn_all(speeds, (answers - of.began[part])[came] / _NS)
+        speeds = self._speeds[self._of[number, k.J_SPEED], self._columns[devices[came], k.D_KIND]]
+        job.profile.learn_all(speeds, (answers - began)[came] / _NS)
 
     def _tell(self) -> None:
         for name in self._changed:
@@ -267,7 +274,7 @@ class CollabSimulation:
             self._supply.add(kinds[kind], int(self._counts[kind]))
         self._counts[:] = 0
         now_ns = int(day.times_ns[place])
-        self._supply.seen(kinds[self._columns.kind[day.device[place]]], now_ns, self._catalogue.atom)
+        self._supply.seen(kinds[self._columns[day.device[place], k.D_KIND]], now_ns, self._catalogue.atom)
         if self._supplied != self._catalogue.version:
             self._supplied = self._catalogue.version
             found = [self._catalogue.atom(kind) for kind in kinds]
@@ -289,29 +296,21 @@ def _speeds_of(job: Job) -> tuple[int, int]:
     return bounds[request.tier], bounds[request.tier + 1]
 
 
-def _device_columns(devices: Devices) -> k.DeviceColumns:
-    count = len(devices.kind)
-    return k.DeviceColumns(
-        kind=devices.kind.astype(np.int64), unit_ns=devices.unit_ns, network_ns=devices.network_ns,
-        worked=np.full(count, -1, np.int64), free_ns=np.zeros(count, np.int64), held_by=np.zeros(count, np.int64),
-        held_round=np.full(count, -1, np.int64),
-    )  # fmt: skip
+def _device_columns(devices: Devices) -> Ints:
+    found = np.zeros((len(devices.kind), k.D_WIDTH), np.int64)
+    found[:, [k.D_KIND, k.D_UNIT_NS, k.D_NETWORK_NS]] = np.stack((devices.kind, devices.unit_ns, devices.network_ns), 1)
+    found[:, [k.D_WORKED, k.D_HELD_ROUND]] = -1
+    return found
 
 
-def _job_columns(jobs: Sequence[CollabJob], names: list[str]) -> k.JobColumns:
+def _job_columns(jobs: Sequence[CollabJob], names: list[str]) -> Ints:
     """Of jobs that have not come. ``names``: of the speeds."""
-    demand = np.array([job.demand for job in jobs], np.int64)
-    quorum = np.array([job.spec.quorum_percent for job in jobs], np.int64)
-    answers_at = -(-quorum * demand // 100)
-    count, leases = len(jobs), int(demand.sum())
-    return k.JobColumns(
-        demand=demand, remaining=demand.copy(), work=np.array([job.work for job in jobs], np.int64),
-        answers_at=answers_at, deadline_ns=np.full(count, NEVER, np.int64), enough_ns=np.full(count, NEVER, np.int64),
-        round=np.full(count, _NO_ROUND, np.int64),
-        speed=np.array([names.index(job.spec.speed) for job in jobs], np.int64),
-        least_speed=np.full(count, -NEVER, np.int64), below_speed=np.full(count, NEVER, np.int64),
-        is_touched=np.zeros(count, np.uint8), touched=np.zeros(count, np.int64),
-        first=np.cumsum(demand) - demand, heap_first=np.cumsum(answers_at) - answers_at,
-        heap_size=np.zeros(count, np.int64), began=np.zeros(leases, np.int64), answers=np.zeros(leases, np.int64),
-        devices=np.zeros(leases, np.int64), heap=np.zeros(int(answers_at.sum()), np.int64),
-    )  # fmt: skip
+    found = np.zeros((len(jobs), k.J_WIDTH), np.int64)
+    leases = answers = 0
+    for row, job in zip(found, jobs, strict=True):
+        quorum = -(-job.spec.quorum_percent * job.demand // 100)
+        row[[k.J_DEMAND, k.J_WORK, k.J_ANSWERS_AT]] = job.demand, job.work, quorum
+        row[[k.J_SPEED, k.J_FIRST, k.J_HEAP]] = names.index(job.spec.speed), leases, answers
+        row[_OF_ROUND] = 0, NEVER, NEVER, k.NO_ROUND, 0, 0, 0
+        leases, answers = leases + job.demand, answers + quorum
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from offpath.sched.sim.collab_records import NEVER
 
@@ -44,44 +44,45 @@ UNKNOWN: Final = -3
 """First of an atom's candidates: not asked yet."""
 
 
-class JobColumns(NamedTuple):
-    """By number of the job. A job has its part of the columns ``began`` to ``devices``, from ``first`` on, in the order
-    of leases, and of ``heap``, from ``heap_first`` on, for the earliest answers, the latest of them at the top."""
+# Columns of jobs, by number of the job. Of ``leases`` and ``heap`` each job has the part from J_FIRST and J_HEAP on.
+J_DEMAND: Final = 0
+J_REMAINING: Final = 1
+J_WORK: Final = 2
+J_ANSWERS_AT: Final = 3
+"""Answers that end the round."""
+J_DEADLINE_NS: Final = 4
+J_ENOUGH_NS: Final = 5
+"""When so many have answered; `NEVER`: too few will."""
+J_ROUND: Final = 6
+"""The one that runs, counted from 0 over the job's requests; `NO_ROUND`."""
+J_SPEED: Final = 7
+"""Row of the speeds."""
+J_LEAST_SPEED: Final = 8
+J_BELOW_SPEED: Final = 9
+J_IS_TOUCHED: Final = 10
+J_FIRST: Final = 11
+J_HEAP: Final = 12
+J_HEAP_SIZE: Final = 13
+J_WIDTH: Final = 14
+NO_ROUND: Final = -2
 
-    demand: Any
-    remaining: Any
-    work: Any
-    answers_at: Any
-    """Answers that end the round."""
-    deadline_ns: Any
-    enough_ns: Any
-    round: Any
-    """The one that runs, counted from 0 over the job's requests; -2: none."""
-    speed: Any
-    """Row of the speeds."""
-    least_speed: Any
-    below_speed: Any
-    is_touched: Any
-    touched: Any
-    first: Any
-    heap_first: Any
-    heap_size: Any
-    began: Any
-    answers: Any
-    devices: Any
-    heap: Any
+# Rows of leases; a job's are in the order in which they began.
+L_BEGAN_NS: Final = 0
+L_ANSWER_NS: Final = 1
+L_DEVICE: Final = 2
+L_HEIGHT: Final = 3
 
-
-class DeviceColumns(NamedTuple):
-    """By device. ``worked``: the last day on which it got a job. ``held_by``: the number of a job."""
-
-    kind: Any
-    unit_ns: Any
-    network_ns: Any
-    worked: Any
-    free_ns: Any
-    held_by: Any
-    held_round: Any
+# Columns of devices.
+D_KIND: Final = 0
+D_UNIT_NS: Final = 1
+D_NETWORK_NS: Final = 2
+D_WORKED: Final = 3
+"""The last day on which it got a job."""
+D_FREE_NS: Final = 4
+D_HELD_BY: Final = 5
+"""Number of a job."""
+D_HELD_ROUND: Final = 6
+D_WIDTH: Final = 7
 
 
 def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -120,12 +121,13 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
     @jit
     def serve(
         state: Any, times: Any, device: Any, ends: Any, day: int, hour_end_ns: int, arrival_ns: int, is_steady: bool,
-        candidates: Any, atoms: Any, speeds: Any, counts: Any, devices: Any, jobs: Any,
+        candidates: Any, atoms: Any, speeds: Any, counts: Any, devices: Any, jobs: Any, leases: Any, heap: Any,
+        touched: Any,
     ) -> int:  # fmt: skip
         """Take check-ins from the state's position on. Returns why it stopped."""
         next_ns, who = arrival_ns, -1
-        for job in range(len(jobs.demand)):
-            end = min(jobs.enough_ns[job], jobs.deadline_ns[job])
+        for job in range(len(jobs)):
+            end = min(jobs[job, J_ENOUGH_NS], jobs[job, J_DEADLINE_NS])
             if end < next_ns:
                 next_ns, who = end, job
         i, left = state[POSITION], state[LEFT]
@@ -135,12 +137,12 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
             if now >= next_ns:
                 break
             d = device[i]
-            if devices.worked[d] == day or (
-                devices.free_ns[d] > now and devices.held_round[d] == jobs.round[devices.held_by[d]]
+            if devices[d, D_WORKED] == day or (
+                devices[d, D_FREE_NS] > now and devices[d, D_HELD_ROUND] == jobs[devices[d, D_HELD_BY], J_ROUND]
             ):
                 i += 1
                 continue
-            kind = devices.kind[d]
+            kind = devices[d, D_KIND]
             if i != state[COUNTED]:
                 if left <= 1 or now >= hour_end_ns:
                     code = SUPPLY
@@ -165,36 +167,36 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
                     taker = candidates[atom, place]
                     if taker < 0:
                         break
-                    if jobs.least_speed[taker] <= speeds[jobs.speed[taker], kind] < jobs.below_speed[taker]:
+                    if jobs[taker, J_LEAST_SPEED] <= speeds[jobs[taker, J_SPEED], kind] < jobs[taker, J_BELOW_SPEED]:
                         break
             i += 1
             if taker < 0:
                 continue
-            answer = now + jobs.work[taker] * devices.unit_ns[d] + devices.network_ns[d]
+            answer = now + jobs[taker, J_WORK] * devices[d, D_UNIT_NS] + devices[d, D_NETWORK_NS]
             if answer > ends[i - 1]:
                 answer = NEVER
-            devices.worked[d] = day
-            devices.free_ns[d] = answer
-            devices.held_by[d] = taker
-            devices.held_round[d] = jobs.round[taker]
-            place = jobs.first[taker] + jobs.demand[taker] - jobs.remaining[taker]
-            jobs.began[place] = now
-            jobs.answers[place] = answer
-            jobs.devices[place] = d
-            jobs.remaining[taker] -= 1
-            if not jobs.is_touched[taker]:
-                jobs.is_touched[taker] = 1
-                jobs.touched[state[TOUCHED]] = taker
+            devices[d, D_WORKED] = day
+            devices[d, D_FREE_NS] = answer
+            devices[d, D_HELD_BY] = taker
+            devices[d, D_HELD_ROUND] = jobs[taker, J_ROUND]
+            place = jobs[taker, J_FIRST] + jobs[taker, J_DEMAND] - jobs[taker, J_REMAINING]
+            leases[L_BEGAN_NS, place] = now
+            leases[L_ANSWER_NS, place] = answer
+            leases[L_DEVICE, place] = d
+            jobs[taker, J_REMAINING] -= 1
+            if not jobs[taker, J_IS_TOUCHED]:
+                jobs[taker, J_IS_TOUCHED] = 1
+                touched[state[TOUCHED]] = taker
                 state[TOUCHED] += 1
             if answer < NEVER:
-                most = jobs.answers_at[taker]
-                first = jobs.heap_first[taker]
-                jobs.heap_size[taker] = push(jobs.heap, first, jobs.heap_size[taker], most, answer)
-                if jobs.heap_size[taker] == most:
-                    jobs.enough_ns[taker] = jobs.heap[first]
-                    if jobs.heap[first] < next_ns:
-                        next_ns, who = jobs.heap[first], taker
-            if jobs.remaining[taker] == 0:
+                most = jobs[taker, J_ANSWERS_AT]
+                first = jobs[taker, J_HEAP]
+                jobs[taker, J_HEAP_SIZE] = push(heap, first, jobs[taker, J_HEAP_SIZE], most, answer)
+                if jobs[taker, J_HEAP_SIZE] == most:
+                    jobs[taker, J_ENOUGH_NS] = heap[first]
+                    if heap[first] < next_ns:
+                        next_ns, who = heap[first], taker
+            if jobs[taker, J_REMAINING] == 0:
                 state[JOB] = taker
                 code = FILLED
                 break
@@ -204,14 +206,14 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
         return code
 
     @jit
-    def tally(jobs: Any, job: int, now_ns: int, last_ns: int) -> tuple[int, int]:
+    def tally(jobs: Any, leases: Any, job: int, now_ns: int, last_ns: int) -> tuple[int, int]:
         """Of a round that ends: answers up to ``last_ns``, and the time of its devices divided by the demand, ns."""
         done = served = 0
-        first, demand = jobs.first[job], jobs.demand[job]
-        for place in range(first, first + demand - jobs.remaining[job]):
-            if jobs.answers[place] <= last_ns:
+        first, demand = jobs[job, J_FIRST], jobs[job, J_DEMAND]
+        for place in range(first, first + demand - jobs[job, J_REMAINING]):
+            if leases[L_ANSWER_NS, place] <= last_ns:
                 done += 1
-            served += (min(jobs.answers[place], now_ns) - jobs.began[place]) // demand
+            served += (min(leases[L_ANSWER_NS, place], now_ns) - leases[L_BEGAN_NS, place]) // demand
         return done, served
 
     return serve, tally
