@@ -173,10 +173,13 @@ def test_the_gap_to_the_optimum_is_counted_for_each_policy() -> None:
 
 
 def test_each_part_with_an_axis_has_its_plot(tmp_path: Path) -> None:
-    rows = []
-    for part, column, values in (("jobs", "jobs", (25, 50)), ("tiers", "tiers", (1, 2)), ("fairness", "epsilon", (0.0, 2.0))):
-        for value in values:
-            world = World("venn-paper").as_arguments() | {column: value}
-            rows.append({"part": part, **world, "speedup": 1.5, "speedup_interval": None, "fair_share": 0.9})
+    axes: list[tuple[str, str, float]] = [
+        ("jobs", "jobs", 25), ("jobs", "jobs", 50), ("tiers", "tiers", 1), ("fairness", "epsilon", 2.0)
+    ]  # fmt: skip
+    rows = [
+        {"part": part, **World("venn-paper").as_arguments(), column: value, "speedup": 1.5, "speedup_interval": None,
+         "fair_share": 0.9}
+        for part, column, value in axes
+    ]  # fmt: skip
     names = [Path(each).name for each in draw({"rows": rows}, str(tmp_path))]
     assert names == ["venn-figure-12.svg", "venn-figure-13.svg", "venn-figure-14a.svg", "venn-figure-14b.svg"]

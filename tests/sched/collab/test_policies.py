@@ -22,12 +22,18 @@ from offpath.sched.errors import SchedError
 
 STANDINGS = st.builds(Standing, st.integers(1, 10**6), st.integers(0, 10**6))
 WAITING = st.builds(
-    Waiting, st.sampled_from("abcdef"), st.integers(0, 3), st.integers(1, 50), st.just(0), st.integers(0, 99), STANDINGS,
-    st.integers(0, 50),
-)  # fmt: skip
+    Waiting,
+    job=st.sampled_from("abcdef"),
+    bit=st.integers(0, 3),
+    remaining=st.integers(1, 50),
+    arrived_ns=st.just(0),
+    rank=st.integers(0, 99),
+    standing=STANDINGS,
+    demand=st.integers(0, 50),
+)
 FOLLOWERS: dict[str, Callable[[], CollabPolicy]] = {
-    "venn": Venn,
-    "scarcest": Scarcest,
+    "venn": Scarcest,
+    "venn-paper": Venn,
     "fair venn": lambda: Venn(epsilon=2.0),
     "fifo": lambda: Ordered("fifo", lambda each: each.arrived_ns),
     "srsf": lambda: Ordered("srsf", lambda each: each.remaining),
@@ -44,7 +50,8 @@ def follow(name: str, seed: int) -> None:
         if act < 0.7:
             standing = Standing(random.randrange(1, 99), random.randrange(99))
             bit = waiting[job].bit if job in waiting and act < 0.6 else random.randrange(4)
-            waiting[job] = Waiting(job, bit, random.randrange(1, 50), 0, random.randrange(9), standing, random.randrange(50))
+            remaining, rank, whole = random.randrange(1, 50), random.randrange(9), random.randrange(50)
+            waiting[job] = Waiting(job, bit, remaining, 0, rank, standing, whole)
             followed.waits(waiting[job])
         elif act < 0.9:
             waiting.pop(job, None)
@@ -77,15 +84,19 @@ def keeps_its_place(self: Line, old: Entry, new: Entry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "planted"),
-    [(Line, "replace", keeps_its_place), (Venn, "_queued", lambda self, bit, group: None)],
+    ("policy", "where", "name", "planted"),
+    [
+        ("venn-paper", Line, "replace", keeps_its_place),
+        ("venn-paper", Venn, "_queued", lambda self, bit, group: None),
+        ("venn", Scarcest, "_placed", lambda self, bit, group: self._best.clear()),
+    ],
 )
 def test_a_policy_that_loses_a_change_is_found(
-    where: type, name: str, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    policy: str, where: type, name: str, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, planted)
     with pytest.raises((AssertionError, IndexError)):
-        follow_often("venn")
+        follow_often(policy)
 
 
 @given(st.lists(WAITING, min_size=1, unique_by=lambda each: each.job))
@@ -95,6 +106,38 @@ def test_an_order_is_that_of_its_key(some: list[Waiting]) -> None:
         policy.waits(each)
     expected = [each.job for each in sorted(some, key=lambda each: (each.remaining, each.job))]
     assert list(policy.candidates(15)) == expected
+
+
+# -- the order by demand, scarcity and queue ---------------------------------------------------------------------------
+@given(
+    st.lists(WAITING, min_size=1, unique_by=lambda each: each.job),
+    st.lists(st.integers(0, 99), min_size=16, max_size=16),
+)
+def test_venn_orders_jobs_by_whole_demand_times_devices_by_queue(some: list[Waiting], counts: list[int]) -> None:
+    policy, supply = Scarcest(), dict(enumerate(counts))
+    for each in some:
+        policy.waits(each)
+    policy.supplied(supply)
+
+    def key(each: Waiting) -> tuple[float, int, str]:
+        size = max(1, sum(count for atom, count in supply.items() if atom >> each.bit & 1))
+        queue = sum(other.bit == each.bit for other in some)
+        return float(each.demand or each.remaining) * size / queue, each.arrived_ns, each.job
+
+    for atom in range(16):
+        able = [each for each in some if atom >> each.bit & 1]
+        assert list(policy.candidates(atom)) == [each.job for each in sorted(able, key=key)]
+
+
+def test_of_equal_jobs_the_one_that_was_served_goes_on() -> None:
+    """With what remains, the other one would have its turn."""
+    order = {}
+    for name in ("venn", "srsf"):
+        policy = make(name, Random(0).randrange)
+        policy.waits(Waiting("served", 0, 10, 0, 0, Standing(1, 0), 10))  # its next round
+        policy.waits(Waiting("begun", 0, 4, 1, 0, Standing(1, 0), 10))
+        order[name] = list(policy.candidates(1))
+    assert order == {"venn": ["served", "begun"], "srsf": ["begun", "served"]}
 
 
 # -- fairness ---------------------------------------------------------------------------------------------------------

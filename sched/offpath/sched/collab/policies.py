@@ -29,7 +29,9 @@ COLLAB_POLICIES: Final[dict[str, Callable[[Draw], CollabPolicy]]] = {
     "random-meta": meta,
     "random-google": google,
 }
-"""``venn``: `scarce`, not the paper's. ``random``: the paper's optimised form, a random order of jobs for each round. ``venn-irs``: without tiers;
+"""``venn``: `scarce`, not the paper's.
+
+``random``: the paper's optimised form, a random order of jobs for each round. ``venn-irs``: without tiers;
 ``tiers-fifo``: with tiers, without algorithm 1 (§5.3)."""
 
 

@@ -58,7 +58,8 @@ def cases(*, quick: bool) -> list[Case]:
     ]  # fmt: skip
     return [
         *shapes, Case("devices", JOBS, GROUPS, ATOMS, 0, DEVICES, _SEED),
-        Case("simulation", SIMULATED_JOBS, GROUPS, ATOMS, 2 if quick else 6, CLIENTS, _SEED),
+        *(Case("simulation", SIMULATED_JOBS, GROUPS, ATOMS, 2 if quick else 6, CLIENTS, _SEED, policy)
+          for policy in POLICIES),
     ]  # fmt: skip
 
 
@@ -93,7 +94,9 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
             found.append(Bar("1 000 000 known devices: memory, MiB", row["rss_mib"], RSS_MIB))
             continue
         if row["shape"] == "simulation":
-            found.append(Bar("simulated check-ins, 1/s", row["checkins_per_s"], SIM_PER_S, is_upper=False))
+            found.append(
+                Bar(f"{row['policy']}: simulated check-ins, 1/s", row["checkins_per_s"], SIM_PER_S, is_upper=False)
+            )
             continue
         name = f"{row['policy']}, {row['shape']}"
         found.append(Bar(f"{name}: re-plan, p99, ms", row["replan_p99_ms"], REPLAN_P99_MS))
@@ -111,11 +114,11 @@ def line(row: dict[str, Any]) -> str:
         )
     if row["shape"] == "simulation":
         return (
-            f"simulation of {row['clients']} clients and {row['jobs']} jobs: {row['checkins_per_s']} check-ins a second"
-            f" ({row['check_ins']}, in which {row['rounds']} rounds ended), {row['rss_mib']:.0f} MiB"
+            f"{row['policy']}: simulation of {row['clients']} clients and {row['jobs']} jobs: {row['checkins_per_s']}"
+            f" check-ins a second ({row['check_ins']}, in which {row['rounds']} rounds ended), {row['rss_mib']:.0f} MiB"
         )
     return (
-        f"{row['policy']:10} {row['shape']:12} {row['atoms']:5} atoms: re-plan {row['replan_ms']:.3f} ms (p99 {row['replan_p99_ms']:.3f},"
-        f" longest {row['replan_max_ms']:6.2f}; {row['turns']:.1f} of {row['groups']} turns, from scratch"
-        f" {row['scratch_ms']:6.2f} ms), decision {row['decide_us']:.2f} µs (p99 {row['decide_p99_us']:.2f})"
+        f"{row['policy']:10} {row['shape']:12} {row['atoms']:5} atoms: re-plan {row['replan_ms']:.3f} ms"
+        f" (p99 {row['replan_p99_ms']:.3f}, longest {row['replan_max_ms']:6.2f}; {row['turns']:.1f} of {row['groups']}"
+        f" turns, from scratch {row['scratch_ms']:6.2f} ms), decision {row['decide_us']:.2f} µs (p99 {row['decide_p99_us']:.2f})"
     )

@@ -36,7 +36,8 @@ EPSILONS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 TIERS: Final = (1, 2, 3, 4)
 JOBS: Final = (25, 50, 75)
 INVENTED: Final = {
-    "supply": (0.6, 1.5), "sessions_per_device": (2.0, 5.0), "diurnal": (0.0, 0.9), "session_sigma": (0.5, 2.0), "network_sigma": (0.5, 1.5),
+    "supply": (0.6, 1.5), "sessions_per_device": (2.0, 5.0), "diurnal": (0.0, 0.9), "session_sigma": (0.5, 2.0),
+    "network_sigma": (0.5, 1.5),
 }  # fmt: skip
 PART_OF: Final = {"1": "tables", "2": "tables", "3": "tables", "4": "tables"}
 """By table."""

@@ -12,7 +12,11 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 Rows = list[dict[str, Any]]
-_LINES: Final = {"12": ("jobs", "jobs", "number of jobs"), "13": ("tiers", "tiers", "V"), "14a": ("fairness", "epsilon", "ε")}
+_LINES: Final = {
+    "12": ("jobs", "jobs", "number of jobs"),
+    "13": ("tiers", "tiers", "V"),
+    "14a": ("fairness", "epsilon", "ε"),
+}
 """By figure the part, the column of the x-axis, and its label."""
 
 

@@ -14,6 +14,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -112,7 +113,7 @@ def _days(random: np.random.Generator, sessions: int, devices: int, shape: Shape
     order = np.argsort(times, kind="stable")
     times, device, ends = times[order], device[order], (times + (lasts * S).astype(np.int64))[order]
     cuts = np.searchsorted(times, np.arange(PERIOD_DAYS + 1) * DAY_NS)
-    return [Day(times[a:b], device[a:b], ends[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [Day(times[a:b], device[a:b], ends[a:b]) for a, b in pairwise(cuts)]
 
 
 def _hours(uniform: Any, diurnal: float) -> Any:
