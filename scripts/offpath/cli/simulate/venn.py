@@ -64,13 +64,15 @@ def run(arguments: argparse.Namespace) -> Report:
     """The requested figures, tables and parts; without any: all, or with ``--quick`` the tables and the optimum."""
     parts, options = _parts(arguments), _options(arguments)
     begun = time.monotonic()
-    pieces = dict(piece for part in parts for piece in _DECLARED[part](options))
+    pieces = [piece for part in parts for piece in _DECLARED[part](options)]
     path = os.path.join(arguments.out, "venn-quick.jsonl" if arguments.quick else "venn.jsonl")
     try:
-        results = sweep(path, list(pieces.items()), work, fresh=arguments.fresh or arguments.quick)
+        unique = list(dict(pieces).items())  # parts share runs
+        results = sweep(path, unique, work, fresh=arguments.fresh or arguments.quick)
     except SchedError as fault:
         raise SweepError(str(fault)) from None
-    finished = list(zip(pieces.values(), results, strict=True))
+    by_key = dict(zip((key for key, _ in unique), results, strict=True))
+    finished = [(words, by_key[key]) for key, words in pieces]
     optimality = [result for words, result in finished if words["kind"] == "gaps"]
     data: dict[str, Any] = {
         "experiment": "venn", "quick": options.quick, "seeds": len(options.seeds),
@@ -116,7 +118,7 @@ def _pieces(options: Options, part: str, worlds: list[World]) -> list[Piece]:
     for world in worlds:
         for seed in options.seeds:
             words = replace(world, seed=seed).as_arguments()
-            key = f"{part} {' '.join(str(each) for each in words.values())} rules {_RULES}"
+            key = f"cell {' '.join(str(each) for each in words.values())} rules {_RULES}"
             pieces.append((key, {"kind": "cell", "world": words, "part": part}))
     return pieces
 
@@ -154,7 +156,7 @@ def _jobs(options: Options) -> list[Piece]:
 
 def _tiers(options: Options) -> list[Piece]:
     low = replace(options.world, workload="low")
-    worlds = [replace(low, tiers=TIERS[0])] + [replace(low, policy="venn-paper", tiers=each) for each in TIERS]
+    worlds = [low] + [replace(low, policy="venn-paper", tiers=each) for each in TIERS]
     return _pieces(options, "tiers", worlds)
 
 
