@@ -8,6 +8,7 @@ delay of a job is the time of its last one. For small cases: a measure for polic
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from offpath.sched.collab.fairness import Standing
@@ -52,11 +53,16 @@ def optimum(case: SmallCase, limit_s: float = 10.0) -> Optimum:
     lasts = []
     for job, (_, demand) in enumerate(case.jobs):
         mine = {device: gets[device, job] for device in range(len(case.arrivals)) if (device, job) in gets}
-        last = model.new_int_var(0, len(case.arrivals), f"last {job}")
+        if len(mine) < demand:
+            return Optimum(None, True)
+        last = model.new_int_var(sorted(mine)[demand - 1] + 1, len(case.arrivals), f"last {job}")
         model.add(sum(mine.values()) == demand)
         for device, var in mine.items():
             model.add(last >= (device + 1) * var)
         lasts.append(last)
+    for first, second in pairwise(sorted(range(len(case.jobs)), key=lambda job: case.jobs[job])):
+        if case.jobs[first][0] == case.jobs[second][0]:  # they could exchange devices: the smaller one ends first
+            model.add(lasts[first] <= lasts[second])
     model.minimize(sum(lasts))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_s

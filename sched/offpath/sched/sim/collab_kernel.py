@@ -86,37 +86,7 @@ D_WIDTH: Final = 7
 
 
 def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """``(serve, tally)``, each processed by ``jit``."""
-
-    @jit
-    def push(heap: Any, first: int, size: int, most: int, value: int) -> int:
-        """Into a heap of the ``most`` smallest values, the largest on top; returns its size."""
-        if size < most:
-            at = size
-            size += 1
-            while at > 0:
-                above = (at - 1) // 2
-                if heap[first + above] >= value:
-                    break
-                heap[first + at] = heap[first + above]
-                at = above
-            heap[first + at] = value
-            return size
-        if value >= heap[first]:
-            return size
-        at = 0
-        while True:
-            below = 2 * at + 1
-            if below >= size:
-                break
-            if below + 1 < size and heap[first + below + 1] > heap[first + below]:
-                below += 1
-            if heap[first + below] <= value:
-                break
-            heap[first + at] = heap[first + below]
-            at = below
-        heap[first + at] = value
-        return size
+    """``(serve, tally)``, each processed by ``jit``. Neither calls the other, so that numba finds them in its cache."""
 
     @jit
     def serve(
@@ -189,10 +159,26 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
                 touched[state[TOUCHED]] = taker
                 state[TOUCHED] += 1
             if answer < NEVER:
-                most = jobs[taker, J_ANSWERS_AT]
-                first = jobs[taker, J_HEAP]
-                jobs[taker, J_HEAP_SIZE] = push(heap, first, jobs[taker, J_HEAP_SIZE], most, answer)
-                if jobs[taker, J_HEAP_SIZE] == most:
+                most, first, size = jobs[taker, J_ANSWERS_AT], jobs[taker, J_HEAP], jobs[taker, J_HEAP_SIZE]
+                if size < most:  # from the bottom up
+                    at = size
+                    while at > 0 and heap[first + (at - 1) // 2] < answer:
+                        heap[first + at] = heap[first + (at - 1) // 2]
+                        at = (at - 1) // 2
+                    heap[first + at] = answer
+                    jobs[taker, J_HEAP_SIZE] = size = size + 1
+                elif answer < heap[first]:  # instead of the latest, from the top down
+                    at = 0
+                    while 2 * at + 1 < size:
+                        below = 2 * at + 1
+                        if below + 1 < size and heap[first + below + 1] > heap[first + below]:
+                            below += 1
+                        if heap[first + below] <= answer:
+                            break
+                        heap[first + at] = heap[first + below]
+                        at = below
+                    heap[first + at] = answer
+                if size == most:
                     jobs[taker, J_ENOUGH_NS] = heap[first]
                     if heap[first] < next_ns:
                         next_ns, who = heap[first], taker

@@ -31,7 +31,7 @@ _RULES: Final = 2
 """It increases when pieces of the same name get different results, so that a run does not continue with old ones."""
 TABLED: Final = (RANDOM, "fifo", "srsf", "venn-paper", "venn")
 CASES: Final = 300
-QUICK_CASES: Final = 20
+QUICK_CASES: Final = 12
 EPSILONS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 TIERS: Final = (1, 2, 3, 4)
 JOBS: Final = (25, 50, 75)
@@ -57,7 +57,7 @@ class Options:
     def world(self) -> World:
         """Of all parts."""
         world = World(RANDOM)
-        return replace(world, share=10, shorter=50) if self.quick else world
+        return replace(world, share=10, shorter=80) if self.quick else world
 
 
 def run(arguments: argparse.Namespace) -> Report:
