@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.cli.simulate.venn import DECLARED, Options
 from offpath.cli.simulate.venn_plot import draw
 from offpath.cli.simulate.venn_reference import SPEEDUPS, paper_of
 from offpath.cli.simulate.venn_rows import by_category, by_demand, interval, mean_rows, seed_rows
@@ -27,19 +28,30 @@ SMALL = World("fifo", jobs=3, share=200, shorter=100)
 
 
 def test_the_command_prints_rows_with_all_columns_and_the_papers_numbers(tmp_path: Path) -> None:
-    words = ("--quick", "--table", "1", "--seeds", "1", "--json", "--out", str(tmp_path))
+    words = ("--quick", "--table", "1", "--seeds", "1", "--policy", "venn-paper", "--json", "--out", str(tmp_path))
     done = offpath("simulate", "venn", *words, timeout=120)
     assert done.code == 0, done.err
     rows = done.document["rows"]
     assert all(row.keys() >= COLUMNS for row in rows)
-    assert {row["policy"] for row in rows} == {"random", "fifo", "srsf", "venn-paper", "venn"}
+    assert {row["policy"] for row in rows} == {"random", "venn-paper"}
     assert {row["speedup"] for row in rows if row["policy"] == "random"} == {1.0}
     papers = {(row["workload"], row["policy"]): row["paper"] for row in rows}
     assert papers["even", "venn-paper"] == 1.87
-    assert papers["even", "random"] is papers["even", "venn"] is None
+    assert papers["even", "random"] is None
     assert "even" in done.err
     assert [Path(each).name for each in done.document["plots"]] == ["venn-table-1.svg"]
     assert all(Path(each).stat().st_size > 1_000 for each in done.document["plots"])
+
+
+def test_the_quick_plan_has_three_workloads_under_the_tables_policies_and_its_parts_share_runs() -> None:
+    options = Options(range(1), True, None)
+    worlds = [words["world"] for _, words in DECLARED["tables"](options)]
+    assert {each["policy"] for each in worlds} == {"random", "fifo", "srsf", "venn-paper", "venn"}
+    assert {each["workload"] for each in worlds} == {"even", "low", "high"}
+    tables, ablation = (dict(DECLARED[part](options)) for part in ("tables", "ablation"))
+    assert {words["world"]["policy"] for key, words in ablation.items() if key not in tables} == {
+        "venn-irs", "tiers-fifo"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

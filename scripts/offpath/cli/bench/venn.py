@@ -120,5 +120,6 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['policy']:10} {row['shape']:12} {row['atoms']:5} atoms: re-plan {row['replan_ms']:.3f} ms"
         f" (p99 {row['replan_p99_ms']:.3f}, longest {row['replan_max_ms']:6.2f}; {row['turns']:.1f} of {row['groups']}"
-        f" turns, from scratch {row['scratch_ms']:6.2f} ms), decision {row['decide_us']:.2f} µs (p99 {row['decide_p99_us']:.2f})"
+        f" turns, from scratch {row['scratch_ms']:6.2f} ms), decision {row['decide_us']:.2f} µs"
+        f" (p99 {row['decide_p99_us']:.2f})"
     )

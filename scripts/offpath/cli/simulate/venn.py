@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Report:
     """The requested figures, tables and parts; without any: all, or with ``--quick`` the tables and the optimum."""
     parts, options = _parts(arguments), _options(arguments)
     begun = time.monotonic()
-    pieces = [piece for part in parts for piece in _DECLARED[part](options)]
+    pieces = [piece for part in parts for piece in DECLARED[part](options)]
     path = os.path.join(arguments.out, "venn-quick.jsonl" if arguments.quick else "venn.jsonl")
     try:
         unique = list(dict(pieces).items())  # parts share runs
@@ -93,11 +93,11 @@ def work(kind: str, world: dict[str, Any], part: str) -> dict[str, Any]:
 
 def _parts(arguments: argparse.Namespace) -> tuple[str, ...]:
     asked = [FIGURES[each] for each in arguments.figure or ()] + [PART_OF[each] for each in arguments.table or ()]
-    default = ("tables", "optimality") if arguments.quick else tuple(_DECLARED)
+    default = ("tables", "optimality") if arguments.quick else tuple(DECLARED)
     parts = tuple(dict.fromkeys(asked or arguments.only or default))
-    unknown = [part for part in parts if part not in _DECLARED]
+    unknown = [part for part in parts if part not in DECLARED]
     if unknown:
-        raise TraceError(f"no part {', '.join(unknown)}: there are {', '.join(_DECLARED)}")
+        raise TraceError(f"no part {', '.join(unknown)}: there are {', '.join(DECLARED)}")
     return parts
 
 
@@ -180,7 +180,7 @@ def _optimality(options: Options) -> list[Piece]:
     return [(f"gaps {words} rules {_RULES}", {"kind": "gaps", "world": words, "part": "optimality"})]
 
 
-_DECLARED: Final[dict[str, Callable[[Options], list[Piece]]]] = {
+DECLARED: Final[dict[str, Callable[[Options], list[Piece]]]] = {
     "tables": _tables, "optimality": _optimality, "ablation": _ablation, "jobs": _jobs, "tiers": _tiers,
     "fairness": _fairness, "matching": _matching, "sensitivity": _sensitivity,
 }  # fmt: skip
