@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -23,11 +24,11 @@ _LINES: Final = {
 def draw(data: dict[str, Any], folder: str) -> list[str]:
     """Write the plots that ``data`` allows; returns their paths."""
     plots: dict[str, Callable[[], Any]] = {
-        "table-1": lambda: _bars(_rows(data, "tables"), "Venn tables 1 and 4"),
-        "figure-11": lambda: _bars(_rows(data, "ablation"), "Venn figure 11"),
-        **{f"figure-{number}": lambda number=number: _lines(data, number) for number in _LINES},
-        "figure-14b": lambda: _shares(_rows(data, "fairness")),
-    }  # fmt: skip
+        "table-1": partial(_bars, _rows(data, "tables"), "Venn tables 1 and 4"),
+        "figure-11": partial(_bars, _rows(data, "ablation"), "Venn figure 11"),
+        **{f"figure-{number}": partial(_lines, data, number) for number in _LINES},
+        "figure-14b": partial(_shares, _rows(data, "fairness")),
+    }
     paths = []
     for name, plot in plots.items():
         figure = plot()

@@ -56,7 +56,8 @@ def by_category(mine: Row, random: Row) -> list[float | None]:
 def _ratio(mine: Row, random: Row, jobs: Sequence[int]) -> float | None:
     if not jobs:
         return None
-    return round(sum(random["jct_s"][job] for job in jobs) / sum(mine["jct_s"][job] for job in jobs), 4)
+    ratio: float = sum(random["jct_s"][job] for job in jobs) / sum(mine["jct_s"][job] for job in jobs)
+    return round(ratio, 4)
 
 
 def mean_rows(rows: Sequence[Row]) -> list[Row]:

@@ -73,5 +73,5 @@ def _alone_s(demand: int, category: int, work: int, clients: int) -> float:
     """A round without other jobs: every eligible session, and the mean client's work."""
     classes = published()["classes"]
     able = sum(each["devices"] for each in classes if category + 1 in each["eligible"])
-    a_second = sessions_of(clients) * able / sum(each["devices"] for each in classes) / (PERIOD_DAYS * 86_400)
+    a_second: float = sessions_of(clients) * able / sum(each["devices"] for each in classes) / (PERIOD_DAYS * 86_400)
     return demand / a_second + work + NETWORK_S
