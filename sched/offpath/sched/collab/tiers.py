@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,11 @@ class Profile:
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._tiers: Tiers | None = None
         self._is_stale = False
+
+    @property
+    def samples(self) -> Iterable[Sample]:
+        """The last ones, the oldest first."""
+        return self._samples
 
     def learn(self, sample: Sample) -> None:
         """A device has answered. A time that is not above 0 teaches nothing."""
