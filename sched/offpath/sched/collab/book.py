@@ -128,15 +128,24 @@ class Book:
             return None
         atom = self.catalogue.atom(properties)
         is_due = self.supply.seen(properties, now_ns, self.catalogue.atom)
-        if is_due or self._supplied != self.catalogue.version:
-            self._supplied = self.catalogue.version
-            self.policy.supplied(self.supply.by_atom(self.catalogue.atom))
+        self.refresh(is_due=is_due)
         for name in self.policy.candidates(atom):
             job = self.jobs.get(name)
             if job is not None and _can_use(job, atom, properties, now_ns):
                 return self._lease(job, device, properties, now_ns)
         self.tally.idle += 1
         return None
+
+    def refresh(self, *, is_due: bool = False) -> None:
+        """The policy learns the present supply, if it is due or requirements have come or gone. A check-in does it."""
+        if is_due or self._supplied != self.catalogue.version:
+            self._supplied = self.catalogue.version
+            self.policy.supplied(self.supply.by_atom(self.catalogue.atom))
+
+    def lease_of(self, device: Device) -> Lease | None:
+        """The lease that the device has; it gets none by this."""
+        number = self._of_device.get(device)
+        return None if number is None else self.leases[number]
 
     def has_worked(self, device: Device) -> bool:
         """It got a job on the last day that the book knows, and gets none on that day again."""
