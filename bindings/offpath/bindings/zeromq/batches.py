@@ -163,3 +163,41 @@ class BatchListener:
         self._parts.close()
         self._poll.close()
         os.close(self._wake)
+
+
+class BatchEnd:
+    """A gateway's end. ``server_key``: the controller's public key; ``secret``: the gateway's. Not for several threads
+    at once. libzmq connects again by itself; an answer that was lost with a connection never comes."""
+
+    def __init__(self, address: str, server_key: bytes, secret: bytes) -> None:
+        """Raises: PlaceUnusable: not an address."""
+        self._context = zmq.Context(1)
+        self._sock = self._context.socket(zmq.DEALER)
+        set_limits(self._sock, CLUSTER)
+        self._sock.setsockopt(zmq.MAXMSGSIZE, -1)
+        self._sock.setsockopt(zmq.LINGER, 0)
+        self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+        self._sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
+        self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        try:
+            self._sock.connect(address)
+        except zmq.ZMQError as fault:
+            self.close()
+            raise PlaceUnusable(f"{address}: {fault.strerror}") from None
+
+    def send(self, body: bytes, timeout_s: float = 10.0) -> bool:
+        """Send a batch. False: there is no room for it within that time: no connection, or too many unanswered ones."""
+        if not self._sock.poll(round(timeout_s * 1e3), zmq.POLLOUT):
+            return False
+        self._sock.send(body)
+        return True
+
+    def receive(self, timeout_s: float = 10.0) -> bytes | None:
+        """The next answer; None: none came in that time."""
+        return self._sock.recv() if self._sock.poll(round(timeout_s * 1e3), zmq.POLLIN) else None
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        if not self._context.closed:
+            self._sock.close(0)
+            self._context.term()

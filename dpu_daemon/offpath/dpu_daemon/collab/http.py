@@ -15,7 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import httptools
 import orjson
@@ -206,9 +206,8 @@ class Connection(asyncio.Protocol):
     # -- asyncio --------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(_MOST_UNREAD_BYTES)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport.set_write_buffer_limits(_MOST_UNREAD_BYTES)
         self.until_s = self._loop.time() + MESSAGE_S
         self._server.opened(self)
 

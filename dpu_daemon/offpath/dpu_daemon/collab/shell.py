@@ -171,12 +171,12 @@ class CollabShell:
             await asyncio.sleep(TICK_S)
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._kick.wait()
             self._is_writing = True
             changes, waiting = self._gathered()
-            await loop.run_in_executor(self._writer, self.store.write, changes)
+            written = asyncio.wrap_future(self._writer.submit(self.store.write, changes))
+            await asyncio.shield(written)  # else a write that has not begun would be left out, and later ones made
             self.commits += 1
             self._is_writing = False
             for answer in waiting:

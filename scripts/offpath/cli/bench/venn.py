@@ -76,7 +76,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "jobs": JOBS, "groups": GROUPS, "atoms": max(row["atoms"] for row in rows),
         "replan_ms": max(row["replan_p99_ms"] for row in plans),
-        "decide_us": max(row["decide_us"] for row in plans), 
+        "decide_us": max(row["decide_us"] for row in plans),
         "sim_checkins_per_s": min(simulated, default=None), "live_checkins_per_s": None,
         "rss_mib": max(row["rss_mib"] for row in rows if row["shape"] != "simulation"),
     }  # fmt: skip

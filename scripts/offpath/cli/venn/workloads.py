@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from offpath.cli.venn.population import NETWORK_S, S, SPEED, published
+from offpath.cli.venn.population import NETWORK_S, SPEED, S, published
 from offpath.sched.collab.records import JobSpec
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.sim.collab_records import CollabJob
