@@ -42,8 +42,13 @@ def test_the_cases_have_the_size_of_the_bars_also_if_they_are_quick() -> None:
 
 
 def test_each_bar_is_judged_for_each_shape() -> None:
-    rows = [row(), row("nested", replan_p99_ms=10.5), row("thresholds", decide_us=5.1), row("devices", rss_mib=301.0),
-            {"shape": "simulation", "atoms": 5, "checkins_per_s": 9e5, "rss_mib": 400.0}]
+    rows = [
+        row(),
+        row("nested", replan_p99_ms=10.5),
+        row("thresholds", decide_us=5.1),
+        row("devices", rss_mib=301.0),
+        {"shape": "simulation", "atoms": 5, "checkins_per_s": 9e5, "rss_mib": 400.0},
+    ]
     missed = {bar.name: bar.value for bar in venn.bars(rows) if not bar.is_accepted}
     assert missed == {
         "nested: re-plan, p99, ms": 10.5, "thresholds: decision, median, µs": 5.1,

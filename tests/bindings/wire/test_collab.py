@@ -39,11 +39,11 @@ def test_a_check_in_says_what_the_device_is() -> None:
         {"numbers": {"mem": 1.5}},
         {"numbers": {"mem": True}},
         {"numbers": {f"n{n}": 0 for n in range(collab.MOST_PROPERTIES + 1)}},
-        {"versions": {"os": "14."}},
-        {"versions": {"os": "1.2.3.4.5"}},
-        {"versions": {"os": "1" * 10}},
+        {"versions": {"os": ""}},
+        {"versions": {"os": "1" * 40}},
+        {"labels": [""]},
+        {"labels": ["a" * 65]},
         {"labels": ["a"] * (collab.MOST_PROPERTIES + 1)},
-        {"labels": ["\n"]},
         {"unknown": 1},
     ],
 )
@@ -114,3 +114,10 @@ def test_an_open_request_has_the_defaults_of_the_paper() -> None:
     assert found == collab_admin.OpenRequest(job="a")
     assert isinstance(found, collab_admin.OpenRequest)
     assert (found.quorum_percent, found.requirement) == (80, collab_admin.Requirement())
+
+
+def test_a_version_is_one_to_four_numbers() -> None:
+    assert collab.version_of("14.2.0.1") == (14, 2, 0, 1)
+    for text in ("", "14.", ".1", "1.2.3.4.5", "1" * 10, "1.a", "-1", "\u0661"):
+        with pytest.raises(ValueError, match="one to four numbers"):
+            collab.version_of(text)

@@ -87,7 +87,7 @@ async def test_a_round_ends_by_its_deadline_though_nobody_comes(world: World) ->
 # -- refusals -------------------------------------------------------------------------------------------------------
 async def test_a_forged_message_is_refused_and_its_device_is_not_harmed(world: World) -> None:
     world.job()
-    forged = CHECK_IN.validate_python({**message("d1", world.clock.ms + 50), "token": "A" * 43})
+    forged = CHECK_IN.validate_python({**message("d1", world.clock.ms + 50), "token": "A" * 64})
     assert (await world.ask(forged)).code == "forged"
     assert isinstance(await world.check_in("d1"), Leased), "the forger's later time counts for nothing"
     assert world.shell.refused == {"forged": 1}
@@ -165,6 +165,11 @@ async def test_too_many_properties_are_refused(world: World) -> None:
     assert found.code == "properties"
 
 
+@pytest.mark.parametrize("more", [{"versions": {"os": "14."}}, {"versions": {"os": "1.2.3.4.5"}}, {"labels": ["\n"]}])
+async def test_a_property_that_is_none_is_refused(world: World, more: dict[str, Any]) -> None:
+    assert (await world.check_in("d1", **more)).code == "properties"
+
+
 async def test_devices_of_ever_new_kinds_do_not_fill_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offpath.dpu_daemon.collab.devices.MOST_KINDS", 8)
     for number in range(50):
@@ -226,7 +231,7 @@ async def test_a_batch_is_answered_as_its_messages_would_be_in_their_order(world
             "kind": "batch", "number": 7,
             "items": [
                 {"kind": "checkin", **message("d1", now_ms)},
-                {"kind": "checkin", **message("d2", now_ms), "token": "B" * 43},
+                {"kind": "checkin", **message("d2", now_ms), "token": "B" * 64},
                 {"kind": "checkin", **message("d3", now_ms)},
                 {"kind": "result", **message("d1", now_ms + 1), "lease": 1, "is_good": True},
                 {"kind": "checkin", **message("d1", now_ms)},
@@ -297,7 +302,7 @@ async def test_no_name_and_no_token_is_in_an_answer_or_in_the_log(
     caplog.set_level(logging.DEBUG)
     world.job(demand=1)
     said: list[Any] = [await world.check_in("grandma-phone")]
-    forged = {**message("grandma-phone", world.clock.ms + 1), "token": "Z" * 43}
+    forged = {**message("grandma-phone", world.clock.ms + 1), "token": "Z" * 64}
     said.append(await world.ask(CHECK_IN.validate_python(forged)))
     said.append(await world.check_in("grandma-phone", 5))
     said.append(await world.result("grandma-phone", 99, sent_ms=world.clock.ms + 2))

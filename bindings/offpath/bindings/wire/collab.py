@@ -7,6 +7,7 @@ than the message before. One that is sent again unchanged has the same answer, u
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
@@ -19,20 +20,30 @@ MOST_PROPERTIES: Final = 32
 MOST_MESSAGE_BYTES: Final = 16 * 1024
 """Of one message over HTTP."""
 MOST_BATCH_BYTES: Final = 512 * 1024
-TOKEN_CHARACTERS: Final = 43
-"""32 bytes in base64url."""
+TOKEN_CHARACTERS: Final = 64
+"""32 bytes, hexadecimal."""
 
 DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-DeviceToken = Annotated[str, StringConstraints(pattern=rf"^[A-Za-z0-9_-]{{{TOKEN_CHARACTERS}}}$")]
-PropertyName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-VersionText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}$")]
+DeviceToken = Annotated[str, StringConstraints(min_length=TOKEN_CHARACTERS, max_length=TOKEN_CHARACTERS)]
+PropertyName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+"""Printable: the controller looks at the characters of names and versions once for each kind of devices."""
+VersionText = Annotated[str, StringConstraints(min_length=1, max_length=39)]
+"""One to four numbers of at most nine digits, as 14.2.1."""
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 """Above 2^53 a JSON number is not exact."""
 Milliseconds = Annotated[int, Field(ge=0, le=1 << 53)]
 """Since 1970."""
+VERSION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}", re.ASCII)
 Numbers = Annotated[dict[PropertyName, Number], at_most(MOST_PROPERTIES)]
 Versions = Annotated[dict[PropertyName, VersionText], at_most(MOST_PROPERTIES)]
 Labels = Annotated[list[PropertyName], Field(max_length=MOST_PROPERTIES)]
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The numbers of a `VersionText`. Raises: ValueError: it is none."""
+    if VERSION.fullmatch(text) is None:
+        raise ValueError("a version has one to four numbers of at most nine digits, as 14.2.1")
+    return tuple(map(int, text.split(".")))
 
 
 class _Message(BaseModel):

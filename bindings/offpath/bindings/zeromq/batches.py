@@ -19,7 +19,9 @@ from offpath.bindings.zeromq.watch import PartWatch
 MAX_GATEWAYS: Final = 256
 """Connections."""
 _QUEUED: Final = 2
-"""Batches that libzmq holds for each gateway and direction."""
+"""Batches that libzmq holds for each gateway."""
+_ANSWERS: Final = 128
+"""Answers that it holds for each: more than batches are in work at once; a gateway that takes none loses some."""
 _RECEIVE_BYTES: Final = 256 << 10
 """In the kernel, for each gateway: with what libzmq holds, below `watch.MOST_BYTES`."""
 _OVERHEAD: Final = 64
@@ -67,7 +69,7 @@ class BatchListener:
         sock = self._sock
         set_limits(sock, CLUSTER)
         for option, value in (
-            (zmq.MAXMSGSIZE, most_bytes + _OVERHEAD), (zmq.SNDHWM, _QUEUED), (zmq.RCVHWM, _QUEUED),
+            (zmq.MAXMSGSIZE, most_bytes + _OVERHEAD), (zmq.SNDHWM, _ANSWERS), (zmq.RCVHWM, _QUEUED),
             (zmq.RCVBUF, _RECEIVE_BYTES), (zmq.LINGER, 0), (zmq.ROUTER_MANDATORY, 1), (zmq.ROUTER_HANDOVER, 0),
             (zmq.CURVE_SERVER, 1), (zmq.ZAP_ENFORCE_DOMAIN, 1),
         ):  # fmt: skip

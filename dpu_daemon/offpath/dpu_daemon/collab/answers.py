@@ -9,11 +9,12 @@ from typing import Final
 
 from offpath.bindings.wire import collab_admin as wire
 from offpath.bindings.wire.admin import Fault
+from offpath.dpu_daemon.collab.devices import properties_of
 from offpath.dpu_daemon.collab.shell import CollabShell
 from offpath.sched.collab import reports
 from offpath.sched.collab.errors import CollabRefused, RequirementInvalid, TooManyRequirements
 from offpath.sched.collab.records import Job, JobSpec
-from offpath.sched.collab.requirements import Properties, Requirement, text_of
+from offpath.sched.collab.requirements import Requirement, text_of
 
 _NS: Final = 10**9
 _MOST_TEXT: Final = 160
@@ -162,8 +163,7 @@ def _where(job: Job) -> str:
 
 def _requirement(given: wire.Requirement) -> Requirement:
     """Raises: RequirementInvalid."""
-    versions = {name: tuple(map(int, text.split("."))) for name, text in given.versions.items()}
-    return Requirement(Properties.of(given.numbers, versions, given.labels))
+    return Requirement(properties_of(given.numbers, given.versions, given.labels))
 
 
 def _user(uid: int) -> str:

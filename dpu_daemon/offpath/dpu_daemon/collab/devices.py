@@ -7,7 +7,7 @@ replay only what the device has already is answered: it gets no lease by it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from offpath.bindings.errors import ControlError, RequestRefused
@@ -21,6 +21,7 @@ from offpath.bindings.wire.collab import (
     Recorded,
     Refusal,
     Result,
+    version_of,
 )
 from offpath.dpu_daemon.collab.config import DevicesTable
 from offpath.dpu_daemon.collab.recent import Rate, Recent, Seen
@@ -85,15 +86,16 @@ class Devices:
     # -- inside ---------------------------------------------------------------------------------------------------
     def _answered(self, message: CheckIn | Result) -> tuple[Answer, bool, bool]:
         """The answer, whether the token was valid, and whether the answer must wait for the disk."""
-        now_ms = self._shell.now_ns() // _MS
+        now_ns = self._shell.advance()
+        now_ms = now_ns // _MS
         device = -1
         try:
             device = self._identity(message)
             seen = self._admit(device, message, now_ms)
             if isinstance(message, Result):
-                self._shell.result(device, message.lease, message.is_good)
+                self._shell.result(device, message.lease, message.is_good, now_ns)
                 return Recorded(lease=message.lease, now_ms=now_ms), True, True
-            found = self._checked_in(device, message, seen, now_ms)
+            found = self._checked_in(device, message, seen, now_ns)
             return found, True, isinstance(found, Leased)
         except DeviceRefused as refused:
             return self.refusal(refused.code, str(refused), refused.retry_ms), device >= 0, False
@@ -116,29 +118,30 @@ class Devices:
         """Raises: DeviceRefused: the clock, a replay, or a limit."""
         if abs(message.sent_ms - now_ms) > self._skew_ms:
             raise DeviceRefused("clock", f"sent_ms differs from now_ms by more than {self._table.skew_s} s")
-        seen = self.recent.seen(device, message.sent_ms)
-        if seen is Seen.OLDER:
-            raise DeviceRefused("replayed", "a later message of the device came before it")
-        if wait_ms := self.recent.wait_ms(device, now_ms):
-            raise DeviceRefused("device_rate", f"more than {self._table.per_minute} messages a minute", wait_ms)
         if (left_ms := self._all.wait_ms(self._full_ms, now_ms)) > 0:
             raise DeviceRefused("busy", "all devices together send too much", max(1_000, round(left_ms)))
+        seen = self.recent.admit(device, message.sent_ms, now_ms)
+        if seen is Seen.OLDER:
+            raise DeviceRefused("replayed", "a later message of the device came before it")
+        if seen is Seen.TOO_SOON:
+            wait_ms = self.recent.wait_ms(device, now_ms)
+            raise DeviceRefused("device_rate", f"more than {self._table.per_minute} messages a minute", wait_ms)
         self._full_ms = self._all.full_at(self._full_ms, now_ms)
-        self.recent.admitted(device, message.sent_ms, now_ms)
         return seen
 
-    def _checked_in(self, device: int, message: CheckIn, seen: Seen, now_ms: int) -> Answer:
+    def _checked_in(self, device: int, message: CheckIn, seen: Seen, now_ns: int) -> Answer:
         """Raises: RequirementInvalid."""
+        now_ms = now_ns // _MS
         if seen is Seen.AGAIN or message.sent_ms < self._started_ms:  # before it, nobody remembers what came
-            lease = self._shell.lease_of(device)
+            lease = self._shell.book.lease_of(device)
         else:
-            lease = self._shell.check_in(device, self._properties(message))
+            lease = self._shell.check_in(device, self._properties(message), now_ns)
         if lease is not None:
             return Leased(
                 lease=lease.number, job=lease.job, round=lease.round, expires_ms=lease.expires_ns // _MS, now_ms=now_ms
             )
         if self._shell.book.has_worked(device):
-            return NoJob(why="spent", retry_ms=(DAY_NS - now_ms * _MS % DAY_NS) // _MS + 1, now_ms=now_ms)
+            return NoJob(why="spent", retry_ms=(DAY_NS - now_ns % DAY_NS) // _MS + 1, now_ms=now_ms)
         return NoJob(why="idle", retry_ms=self._table.retry_s * 1_000, now_ms=now_ms)
 
     def _properties(self, message: CheckIn) -> Properties:
@@ -146,12 +149,19 @@ class Devices:
         key = tuple(message.numbers.items()), tuple(message.versions.items()), tuple(message.labels)
         found = self._kinds.get(key)
         if found is None:
-            versions = {name: tuple(map(int, text.split("."))) for name, text in message.versions.items()}
-            found = Properties.of(message.numbers, versions, message.labels)
+            found = properties_of(message.numbers, message.versions, message.labels)
             if len(self._kinds) >= MOST_KINDS:
                 self._kinds.clear()
             self._kinds[key] = found
         return found
+
+
+def properties_of(numbers: Mapping[str, int], versions: Mapping[str, str], labels: Iterable[str]) -> Properties:
+    """As the book has them. Raises: RequirementInvalid."""
+    try:
+        return Properties.of(numbers, {name: version_of(text) for name, text in versions.items()}, labels)
+    except ValueError as fault:
+        raise RequirementInvalid(str(fault)) from None
 
 
 def code_of(fault: ControlError) -> str:

@@ -25,6 +25,8 @@ class Seen(IntEnum):
     """The last one once more."""
     OLDER = 2
     """One before the last: replayed."""
+    TOO_SOON = 3
+    """More than the limit of rate allows."""
 
 
 @dataclass(slots=True)
@@ -57,26 +59,26 @@ class Recent:
         self.forgotten = 0
         """Devices that were forgotten for others, in all."""
 
+    def admit(self, device: int, sent_ms: int, now_ms: int) -> Seen:
+        """How a message with that time compares with the device's last one. `NEW` and `AGAIN`: it counts."""
+        place = self._find(device)
+        if place < 0:
+            place = self._place_for(device)
+            self._devices[place], self._sent_ms[place], self._full_ms[place] = device, -1, 0.0
+        last_ms = self._sent_ms[place]
+        if sent_ms < last_ms:
+            return Seen.OLDER
+        full_ms = self._full_ms[place]
+        if self._rate.wait_ms(full_ms, now_ms) > 0:
+            return Seen.TOO_SOON
+        self._sent_ms[place] = sent_ms
+        self._full_ms[place] = self._rate.full_at(full_ms, now_ms)
+        return Seen.NEW if sent_ms > last_ms else Seen.AGAIN
+
     def wait_ms(self, device: int, now_ms: int) -> int:
         """How long the device must wait before its next message; 0: not at all."""
         place = self._find(device)
         return 0 if place < 0 else max(0, round(self._rate.wait_ms(self._full_ms[place], now_ms)))
-
-    def seen(self, device: int, sent_ms: int) -> Seen:
-        """How a message with that time compares with the last one that was `admitted`."""
-        place = self._find(device)
-        if place < 0 or sent_ms > self._sent_ms[place]:
-            return Seen.NEW
-        return Seen.AGAIN if sent_ms == self._sent_ms[place] else Seen.OLDER
-
-    def admitted(self, device: int, sent_ms: int, now_ms: int) -> None:
-        """The message counts."""
-        place = self._find(device)
-        if place < 0:
-            place = self._place_for(device)
-            self._devices[place], self._full_ms[place] = device, 0.0
-        self._sent_ms[place] = sent_ms
-        self._full_ms[place] = self._rate.full_at(self._full_ms[place], now_ms)
 
     def _find(self, device: int) -> int:
         first = (device & self._mask) * _WAYS

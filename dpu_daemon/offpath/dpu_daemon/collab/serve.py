@@ -25,6 +25,7 @@ from offpath.dpu_daemon.collab.tokens import Tokens
 from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.ingress.streams import prime
 from offpath.dpu_daemon.listening.places import Places
+from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.dpu_daemon.operation import logs
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 
@@ -155,4 +156,5 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None]
 
 def run(loaded: Loaded, directory: str, ready: Callable[[Running], None]) -> None:
     """`serve` on uvloop; blocks."""
-    uvloop.run(serve(loaded, directory, ready))
+    with settled():  # a million devices are permanent objects, which the collector would look at again and again
+        uvloop.run(serve(loaded, directory, ready))

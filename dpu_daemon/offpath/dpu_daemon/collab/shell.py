@@ -27,6 +27,8 @@ from offpath.sched.collab.requirements import Properties
 logger = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 """How late a lease or a round ends when nothing else happens."""
+GATHER_S: Final = 0.001
+"""Before a write, for more changes to share it: a write costs as much as dozens of them."""
 _NS: Final = 10**9
 _draw: Final = SystemRandom().randrange
 
@@ -68,7 +70,7 @@ class CollabShell:
         self._last_ns = max(self._last_ns, self._clock())
         return self._last_ns
 
-    def _advance(self) -> int:
+    def advance(self) -> int:
         """Now, after all that is due by then."""
         now_ns = self.now_ns()
         due_ns = self.book.next_ns()
@@ -79,20 +81,20 @@ class CollabShell:
     # -- jobs -----------------------------------------------------------------------------------------------------
     def open(self, spec: JobSpec) -> Job:
         """Raises: CollabRefused, TooManyRequirements."""
-        self.book.open(spec, self._advance())
+        self.book.open(spec, self.advance())
         self._changed(spec.name)
         return self.book.jobs[spec.name]
 
     def request(self, name: str, number: int, demand: int, deadline_s: float) -> Job:
         """Raises: CollabRefused."""
-        now_ns = self._advance()
+        now_ns = self.advance()
         self.book.request(name, number, demand, now_ns + round(deadline_s * _NS), now_ns)
         self._changed(name)
         return self.book.jobs[name]
 
     def close_job(self, name: str) -> None:
         """Raises: CollabRefused."""
-        self._take(self.book.close(name, self._advance()))
+        self._take(self.book.close(name, self.advance()))
         self.last_ends.pop(name, None)
         self._dirty.discard(name)
         self._learnt.discard(name)
@@ -101,23 +103,21 @@ class CollabShell:
         self._kick.set()
 
     # -- devices --------------------------------------------------------------------------------------------------
-    def check_in(self, device: Device, properties: Properties) -> Lease | None:
-        """The device's lease, or none. Answer with one only through `when_durable`."""
-        lease = self.book.check_in(device, properties, self._advance())
+    def check_in(self, device: Device, properties: Properties, now_ns: int) -> Lease | None:
+        """The device's lease, or none; ``now_ns``: of `advance`. Answer with one only through `when_durable`."""
+        lease = self.book.check_in(device, properties, now_ns)
         if lease is not None and lease.number > self._newest:
             self._newest = lease.number
             self._changes.leases.append(lease)
-            self._changed(lease.job)
+            self._kick.set()
+            request = self.book.jobs[lease.job].request
+            if request is not None and request.remaining == 0:  # else the job's row says nothing new: leases count
+                self._dirty.add(lease.job)
         return lease
 
-    def lease_of(self, device: Device) -> Lease | None:
-        """The lease that the device has; it gets none by this. Answer with one only through `when_durable`."""
-        self._advance()
-        return self.book.lease_of(device)
-
-    def result(self, device: Device, number: int, is_good: bool) -> None:
-        """Raises: CollabRefused: the device has no such lease."""
-        self._take(self.book.result(device, number, is_good, self._advance()))
+    def result(self, device: Device, number: int, is_good: bool, now_ns: int) -> None:
+        """``now_ns``: of `advance`. Raises: CollabRefused: the device has no such lease."""
+        self._take(self.book.result(device, number, is_good, now_ns))
 
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -167,12 +167,13 @@ class CollabShell:
 
     async def _tick(self) -> None:
         while True:
-            self._advance()
+            self.advance()
             await asyncio.sleep(TICK_S)
 
     async def _write(self) -> None:
         while True:
             await self._kick.wait()
+            await asyncio.sleep(GATHER_S)
             self._is_writing = True
             changes, waiting = self._gathered()
             written = asyncio.wrap_future(self._writer.submit(self.store.write, changes))
