@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -208,25 +206,26 @@ async def test_another_protocol_on_the_connection_is_not_spoken(server: Server) 
 
 
 async def test_a_peer_that_takes_no_answers_is_not_answered_further(server: Server) -> None:
-    with socket.socket() as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        peer.connect(server.http.address)
-        peer.setblocking(False)
-        while not server.http.connections:
-            await asyncio.sleep(0.001)
-        (connection,) = server.http._all
-        assert connection._transport is not None
-        connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-        async with asyncio.timeout(60):
-            while not connection._is_choked:
-                with contextlib.suppress(BlockingIOError):
-                    peer.send(b"GET /healthz HTTP/1.1\r\n\r\n")
-                await asyncio.sleep(0)
-        assert connection._transport.get_write_buffer_size() <= 2 * http._MOST_UNREAD_BYTES
-        connection.until_s = 0
-        server.http._sweep()
-        while server.http.connections:
-            await asyncio.sleep(0.001)
+    """The transport's limits are called as if the peer's window were full, and later open again."""
+    reader, writer = await server.connect()
+    while not server.http.connections:
+        await asyncio.sleep(0.001)
+    (connection,) = server.http._all
+    assert connection._transport is not None
+    assert connection._transport.get_write_buffer_limits()[1] == http._MOST_UNREAD_BYTES
+    connection.pause_writing()
+    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n" * 3)
+    while len(connection._waiting) < 3:
+        await asyncio.sleep(0.001)
+    assert connection._is_paused, "nothing more is read either"
+    assert connection._transport.get_write_buffer_size() == 0
+    connection.resume_writing()
+    assert [await answer(reader) for _ in range(3)] == [(200, {"status": "ok"})] * 3
+    assert not connection._is_paused
+    connection.pause_writing()
+    connection.until_s = 0
+    server.http._sweep()
+    assert await closed(reader)
 
 
 async def test_unidentified_connections_are_bounded_and_a_device_gets_through(
