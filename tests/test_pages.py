@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
+from offpath.dpu_daemon.collab.config import CollabConfig
 from offpath.dpu_daemon.config import ConfigError, parse_config
 from offpath.dpu_daemon.controller.config import ControllerConfig
 from offpath.dpu_daemon.manager.config import ManagerConfig
@@ -71,6 +72,9 @@ def toml(example: Example) -> None:
         return
     if "engine" in found:
         ManagerConfig.model_validate(found)
+        return
+    if "devices" in found:
+        CollabConfig.model_validate(found)
         return
     if {"topology", "agents"} & found.keys():
         ControllerConfig.model_validate(found)

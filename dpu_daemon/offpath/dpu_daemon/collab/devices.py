@@ -32,6 +32,8 @@ from offpath.sched.collab.records import DAY_NS
 from offpath.sched.collab.requirements import MOST_KINDS, Properties
 
 logger = logging.getLogger(__name__)
+UNREADABLE: Final = ("json", "version", "message")
+"""Codes for messages that could not be read: see `code_of`."""
 _MS: Final = 10**6
 _Kind = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...], tuple[str, ...]]
 
