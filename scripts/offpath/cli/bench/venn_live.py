@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
@@ -53,11 +54,13 @@ class Live:
     http: tuple[str, int] = ("", 0)
     gateway: str = ""
     tokens: Tokens = field(default_factory=lambda: Tokens([_KEY.encode()]))
-    devices: Iterator[int] = field(default_factory=lambda: itertools.count())
+    sent: int = 0
+    """Devices that have checked in."""
 
     def check_in(self) -> dict[str, Any]:
         """Of a device that has not checked in before."""
-        number = next(self.devices)
+        number = self.sent
+        self.sent += 1
         name = f"device-{number}"
         kind = number % self.case.atoms
         return {
@@ -175,7 +178,7 @@ def check_ins(live: Live, count: int) -> Iterator[list[dict[str, Any]]]:
 
 def results(gateway: Gateway, most: int) -> list[dict[str, Any]]:
     """Answers of devices that have a lease."""
-    found = []
+    found: list[dict[str, Any]] = []
     while gateway.leases and len(found) < most:
         item, lease = gateway.leases.popleft()
         sent_ms = max(time.time_ns() // 10**6, item["sent_ms"] + 1)
@@ -198,7 +201,7 @@ def by_zmq(live: Live, gateway: Gateway, count: int) -> float:
 
 def known(live: Live, gateway: Gateway, count: int) -> None:
     """Until that many devices have worked today."""
-    for batch in check_ins(live, max(0, count - next(live.devices))):
+    for batch in check_ins(live, max(0, count - live.sent)):
         gateway.send([*results(gateway, 512 - len(batch)), *batch])
     gateway.finish()
     while gateway.leases:
@@ -258,7 +261,7 @@ def by_http(live: Live, count: int) -> float:
         done: list[asyncio.Future[None]] = [loop.create_future() for _ in range(CONNECTIONS)]
         begun = time.monotonic()
         for each in done:
-            await loop.create_connection(lambda each=each: _Browser(requests, each), *live.http)  # type: ignore[misc]
+            await loop.create_connection(partial(_Browser, requests, each), *live.http)
         await asyncio.gather(*done)
         return count / (time.monotonic() - begun)
 
