@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from offpath.dpu_daemon.collab import http
 from offpath.dpu_daemon.collab.http import HttpServer
 
+from ...support.certificates import Authority
 from ...support.collab import message
 from .conftest import World
 
@@ -274,3 +276,27 @@ async def test_a_device_that_hangs_up_before_its_answer_does_no_harm(server: Ser
     server.world.clock.pass_s(1)
     writer.write(post("/v1/checkin", server.body("d1")))
     assert (await answer(reader))[1]["lease"] == 1
+
+
+async def test_a_device_checks_in_over_tls_and_plain_bytes_are_not_answered(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert_file, key_file = authority.issue("localhost", is_server=True)
+    world = World(tmp_path, http=f'cert_file = "{cert_file}"\nkey_file = "{key_file}"')
+    world.start()
+    world.clock.pass_s(1)
+    assert world.loaded.config.http is not None
+    served = HttpServer(world.loaded.config.http, world.devices, world.loaded.tls)
+    served.start()
+    body = json.dumps(message("d1", world.clock.ms)).encode()
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    reader, writer = await asyncio.open_connection(*served.address, ssl=context, server_hostname="localhost")
+    writer.write(post("/v1/checkin", body))
+    assert (await answer(reader))[1]["kind"] == "no_job"
+    plain_reader, plain = await asyncio.open_connection(*served.address)
+    plain.write(post("/v1/checkin", body))
+    async with asyncio.timeout(30):
+        assert b"HTTP" not in await plain_reader.read()
+    for each in (writer, plain):
+        each.transport.abort()
+    await served.close()
+    await world.stop()

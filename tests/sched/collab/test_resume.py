@@ -128,3 +128,19 @@ def test_two_leases_of_one_device_are_refused() -> None:
     made = kept(book, {7}, 0, 5)
     with pytest.raises(CollabRefused, match="another one"):
         new().resume(replace(made, leases=(lease, lease._replace(number=2))))
+
+
+def test_leases_that_have_ended_are_not_kept_for_their_time() -> None:
+    """A lease may last a day, and its device answer in a second: the list of expiries follows the leases that run."""
+    book = new()
+    book.open(JobSpec("a", "t", Requirement()), 0)
+    book.request("a", 0, 10_000, 1_000 * S, 0)
+    waits = book.check_in(-1, KINDS[0], 0)
+    for device in range(5_000):
+        lease = book.check_in(device, KINDS[0], S)
+        assert lease is not None
+        book.result(device, lease.number, False, S)
+        assert len(book._expiries) <= 2 * len(book.leases) + 1_025
+    assert waits is not None
+    assert book.next_ns() == waits.expires_ns
+    assert [event.lease for event in book.tick(waits.expires_ns) if hasattr(event, "lease")] == [waits]

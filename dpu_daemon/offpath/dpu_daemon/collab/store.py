@@ -64,8 +64,8 @@ class StateFile:
     def __init__(self, path: str) -> None:
         """Raises: PlaceUnusable: it cannot be used, is of another version, or another controller has it open."""
         self._path = path
-        self._is_broken = False
-        """A write has failed or has not ended: the file lacks what later changes build on."""
+        self._fault = ""
+        """Why a write failed: the file lacks what later changes build on."""
         try:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
             self._database = sqlite3.connect(path, isolation_level=None, timeout=0.5, check_same_thread=False)
@@ -122,9 +122,9 @@ class StateFile:
         """Write all of it or nothing; it is on the disk when this returns. Raises: PlaceUnusable."""
         if faults.armed:
             faults.hit("collab.write")
-        if self._is_broken:
-            raise PlaceUnusable(f"state file {self._path}: an earlier write failed, and later changes build on it")
-        self._is_broken = True
+        if self._fault:
+            raise PlaceUnusable(f"state file {self._path}: an earlier write failed: {self._fault}")
+        self._fault = "it was interrupted"
         with self._transaction():
             run = self._database.executemany
             run("DELETE FROM job WHERE name = ?", [(name,) for name in changes.closed])
@@ -137,7 +137,7 @@ class StateFile:
             run("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?, 0)", changes.leases)
             run("UPDATE lease SET ended = 1 WHERE number = ?", [(number,) for number in changes.ended])
             self._purge(changes.purge_before_ns)
-        self._is_broken = False
+        self._fault = ""
         if faults.armed:
             faults.hit("collab.written")
 
@@ -164,6 +164,7 @@ class StateFile:
                     self._database.execute("ROLLBACK")
                 raise
         except sqlite3.Error as fault:
+            self._fault = str(fault)
             raise PlaceUnusable(f"state file {self._path}: {fault}") from None
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ from offpath.sched.collab.supply import Supply
 from offpath.sched.collab.tiers import Profile, Sample
 
 _NS: Final = 10**9
+_LEAST_EXPIRIES: Final = 1_024
 
 
 class Book:
@@ -263,6 +264,9 @@ class Book:
     def _release(self, lease: Lease, answered: bool, why: str, now_ns: int) -> Released:
         """The device is free; the round may get another one."""
         del self.leases[lease.number], self._of_device[lease.device]
+        if len(self._expiries) > 2 * len(self.leases) + _LEAST_EXPIRIES:  # most are of leases that have ended
+            self._expiries = [(each.expires_ns, each.number) for each in self.leases.values()]
+            heapq.heapify(self._expiries)
         job = self.jobs[lease.job]
         del job.leases[lease.number]
         assert job.request is not None
