@@ -84,7 +84,11 @@ def toml(example: Example) -> None:
     parse_config(found, str(example.path))
 
 
-EVALUATED: Final = {"python": python, "sh": bash, "bash": bash, "toml": toml, "json": lambda e: json.loads(e.parsed)}
+def document(example: Example) -> None:
+    json.loads(example.parsed)
+
+
+EVALUATED: Final = {"python": python, "sh": bash, "bash": bash, "toml": toml, "json": document}
 SYBIL: Final = Sybil([CodeBlockParser(language, evaluator) for language, evaluator in EVALUATED.items()])
 
 
