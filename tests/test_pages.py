@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
+from offpath.dpu_daemon.collab.config import CollabConfig
 from offpath.dpu_daemon.config import ConfigError, parse_config
 from offpath.dpu_daemon.controller.config import ControllerConfig
 from offpath.dpu_daemon.manager.config import ManagerConfig
@@ -72,6 +73,9 @@ def toml(example: Example) -> None:
     if "engine" in found:
         ManagerConfig.model_validate(found)
         return
+    if "devices" in found:
+        CollabConfig.model_validate(found)
+        return
     if {"topology", "agents"} & found.keys():
         ControllerConfig.model_validate(found)
         return
@@ -80,7 +84,11 @@ def toml(example: Example) -> None:
     parse_config(found, str(example.path))
 
 
-EVALUATED: Final = {"python": python, "sh": bash, "bash": bash, "toml": toml, "json": lambda e: json.loads(e.parsed)}
+def document(example: Example) -> None:
+    json.loads(example.parsed)
+
+
+EVALUATED: Final = {"python": python, "sh": bash, "bash": bash, "toml": toml, "json": document}
 SYBIL: Final = Sybil([CodeBlockParser(language, evaluator) for language, evaluator in EVALUATED.items()])
 
 

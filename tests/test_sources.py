@@ -23,6 +23,7 @@ MAY = {
     "dpu_daemon/offpath/dpu_daemon/doctor/keys.py": "a certificate's end is a date, and only reported",
     "dpu_daemon/offpath/dpu_daemon/controller/shell.py": "where a controller without a memory begins to"
     " count terms; where the clock is behind, agents and switches say what they have heard of",
+    "dpu_daemon/offpath/dpu_daemon/collab/shell.py": "a device works once a day, and leases outlive the process",
     "dpu_daemon/offpath/dpu_daemon/manager/shell.py": "when jobs were submitted, began and ended, for people only",
     "host_helper/offpath/host_helper/supervisor.py": "the line that says that it joined carries the time",
     "host_helper/offpath/host_helper/ina/collectives.py": "a job's later run is a newer incarnation; one that the clock"

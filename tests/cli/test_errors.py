@@ -12,6 +12,7 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.errors import command
 from offpath.cli.errors.registry import families, look_up, registered
 from offpath.cli.exits import TEXT
+from offpath.dpu_daemon.collab.devices import UNREADABLE
 from offpath.dpu_daemon.manager.inc.answers import CODES as INC_CODES
 from offpath.host_helper.migd.protocol import CODES
 
@@ -22,7 +23,7 @@ FOLDERS = ("bindings", "dpu_daemon", "host_helper", "sched", "scripts")
 ROOTS = {"OffpathError", "SchedError"}
 OTHER_FAMILIES = {
     "NegotiationRefused": "session", "BadArguments": "admin", "JobRefused": "admin", "WorkRefused": "admin",
-    "MigdRefused": "migd",
+    "MigdRefused": "migd", "CollabRefused": "collab", "DeviceRefused": "collab", "refusal": "collab", "_end": "collab",
 }  # fmt: skip
 SCANNED = {"reason", "status", "exception", "exit", "admin", "session", "migd"}
 BY_KEYWORD = {"Closing": "session", "Refused": "session", "Fault": "admin"}
@@ -82,6 +83,7 @@ def expected() -> set[tuple[str, str]]:
     known |= {("exit", str(code)) for code in TEXT}
     known |= {("migd", code) for code in CODES}
     known |= {("admin", code) for code in INC_CODES}
+    known |= {("collab", code) for code in UNREADABLE}
     return known
 
 
@@ -104,6 +106,7 @@ def test_every_code_of_the_source_is_registered_and_every_registered_code_is_of_
         "admin",
         "session",
         "migd",
+        "collab",
         *(n for n in families() if n.endswith("Error")),
     }
     ours = {key for key in registered() if key[0] in scanned}

@@ -48,6 +48,8 @@ POINTS: Final[dict[str, str]] = {
     "switch.admitted": "an operation is admitted, no member is notified",
     "switch.chunk": "a chunk is summed, not sent on (raise: it never is)",
     "switch.delivered": "the last of a sum was delivered to one more member, a rank or a switch below",
+    "collab.write": "leases are decided, nothing of them is written, no device has an answer",
+    "collab.written": "leases are on the disk, no device has an answer",
     "requester.filled": "a slot is filled, the doorbell not rung",
     "requester.answer": "an answer is rung, not taken",
 }

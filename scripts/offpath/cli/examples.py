@@ -20,6 +20,7 @@ GROUPS: Final[dict[str, str]] = {
     "ina": "print and change how training jobs share aggregation trees",
     "switch": "run an emulated switch (INA, in-network services)",
     "inc": "request functions that run on servers and switches",
+    "collab": "give devices that come and go to federated jobs",
 }
 
 EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -135,6 +136,20 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("inc", "explain"): ("offpath inc explain shop   # why servers and no switches?",),
     ("inc", "cancel"): ("offpath inc cancel shop",),
     ("inc", "templates"): ("offpath inc templates",),
+    ("collab",): ("offpath collab run collab.toml", "offpath collab jobs"),
+    ("collab", "run"): ("offpath collab run collab.toml",),
+    ("collab", "token"): ("offpath collab token phone-1 --config collab.toml",),
+    ("collab", "open"): (
+        "offpath collab open keyboard --least mem_mib=2048 --version-least os=14.2 --label wifi",
+        "offpath collab open keyboard --rounds 500 --alone 86400 --speed cpu_score --tiers 3",
+    ),
+    ("collab", "request"): ("offpath collab request keyboard --round 0 --demand 100 --deadline 1800",),
+    ("collab", "close"): ("offpath collab close keyboard",),
+    ("collab", "jobs"): ("offpath collab jobs --json",),
+    ("collab", "devices"): ("offpath collab devices",),
+    ("collab", "plan"): ("offpath collab plan",),
+    ("collab", "explain"): ("offpath collab explain keyboard   # why does it wait?",),
+    ("collab", "whatif"): ("offpath collab whatif --least mem_mib=4096 --demand 200",),
     ("inc", "serve"): ("offpath inc serve store --listen 127.0.0.1:21000   # needs OFFPATH_INC_TOKEN",),
     ("top",): ("offpath top", "offpath top --once --json"),
     ("errors",): ("offpath errors daemon_full", "offpath errors 73"),

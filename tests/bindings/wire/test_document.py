@@ -88,6 +88,7 @@ OWN_FILES = {
     "dpu_daemon/offpath/dpu_daemon/policy/plugin_child.py": "from the daemon that started this process",
     "dpu_daemon/offpath/dpu_daemon/config/lastgood.py": "the daemon's own file, mode 0600",
     "dpu_daemon/offpath/dpu_daemon/controller/store.py": "the controller's database",
+    "dpu_daemon/offpath/dpu_daemon/collab/store.py": "the collaboration controller's database",
     "dpu_daemon/offpath/dpu_daemon/manager/store.py": "the job manager's database",
     "dpu_daemon/offpath/dpu_daemon/manager/inc/translation.py": "the job manager's database",
     "dpu_daemon/offpath/dpu_daemon/manager/inc/services.py": "the job manager's database",

@@ -6,7 +6,14 @@
 from __future__ import annotations
 
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
-from offpath.dpu_daemon.config.files import agent_keys, read_token, secret_path, server_context, zmq_secret
+from offpath.dpu_daemon.config.files import (
+    agent_keys,
+    device_context,
+    read_token,
+    secret_path,
+    server_context,
+    zmq_secret,
+)
 from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_error, load_config, parse_config
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
@@ -45,6 +52,7 @@ __all__ = [
     "ZmqTable",
     "agent_keys",
     "config_error",
+    "device_context",
     "load_config",
     "parse_config",
     "read_token",

@@ -79,11 +79,26 @@ def server_context(tls: TlsTable) -> ssl.SSLContext:
         context.load_verify_locations(secret_path(tls.ca_file))
     except (OSError, ValueError) as fault:  # ssl.SSLError is an OSError
         raise ConfigError(f"{tls.ca_file}: {fault}") from None
-    try:
-        context.load_cert_chain(secret_path(tls.cert_file), secret_path(tls.key_file), password=_no_password)
-    except (OSError, ValueError) as fault:
-        raise ConfigError(f"{tls.cert_file}, {tls.key_file}: {fault}") from None
+    _load_chain(context, tls.cert_file, tls.key_file)
     return context
+
+
+def device_context(cert_file: str, key_file: str) -> ssl.SSLContext:
+    """TLS 1.3 without client certificates, for peers that have tokens. Raises: ConfigError: a file is unusable."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    for name in (cert_file, key_file):
+        _check_regular(secret_path(name))
+    _load_chain(context, cert_file, key_file)
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    """Raises: ConfigError."""
+    try:
+        context.load_cert_chain(secret_path(cert_file), secret_path(key_file), password=_no_password)
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{cert_file}, {key_file}: {fault}") from None
 
 
 def _check_regular(path: str) -> None:

@@ -60,6 +60,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "inc_controller_there": ("term",),
     "inc_controller_away": ("detail",),
     "inc_tree_refused": ("request", "detail"),
+    "collab_forged": ("device",),
+    "collab_round_ended": ("job", "round", "end", "answered", "demand"),
     "service_away": ("service", "detail"),
     "chain_changed": ("service", "members"),
     "controller_rules": ("term",),

@@ -23,9 +23,11 @@ from offpath.sched.collab.records import (
     MOST_DEADLINE_NS,
     MOST_DEMAND,
     MOST_JOBS,
+    Device,
     Event,
     Job,
     JobSpec,
+    Kept,
     Lease,
     Released,
     Request,
@@ -39,6 +41,7 @@ from offpath.sched.collab.supply import Supply
 from offpath.sched.collab.tiers import Profile, Sample
 
 _NS: Final = 10**9
+_LEAST_EXPIRIES: Final = 1_024
 
 
 class Book:
@@ -51,8 +54,8 @@ class Book:
         self.jobs: dict[str, Job] = {}
         self.leases: dict[int, Lease] = {}
         self.tally = Tally()
-        self._of_device: dict[str, int] = {}
-        self._day, self._worked = -1, set[str]()
+        self._of_device: dict[Device, int] = {}
+        self._day, self._worked = -1, set[Device]()
         """The devices that got a job on that day, the last one."""
         self._expiries: list[tuple[int, int]] = []
         self._deadlines: list[tuple[int, str, int]] = []
@@ -110,7 +113,7 @@ class Book:
         return events
 
     # -- devices --------------------------------------------------------------------------------------------------
-    def check_in(self, device: str, properties: Properties, now_ns: int) -> Lease | None:
+    def check_in(self, device: Device, properties: Properties, now_ns: int) -> Lease | None:
         """The lease that the device has, or gets; None: no job needs it now, or it has worked today.
 
         The caller calls `tick` first if time has passed. A check-in of a device that has worked today is no supply.
@@ -126,9 +129,7 @@ class Book:
             return None
         atom = self.catalogue.atom(properties)
         is_due = self.supply.seen(properties, now_ns, self.catalogue.atom)
-        if is_due or self._supplied != self.catalogue.version:
-            self._supplied = self.catalogue.version
-            self.policy.supplied(self.supply.by_atom(self.catalogue.atom))
+        self.refresh(is_due=is_due)
         for name in self.policy.candidates(atom):
             job = self.jobs.get(name)
             if job is not None and _can_use(job, atom, properties, now_ns):
@@ -136,7 +137,27 @@ class Book:
         self.tally.idle += 1
         return None
 
-    def result(self, device: str, number: int, is_good: bool, now_ns: int) -> list[Event]:
+    def refresh(self, *, is_due: bool = False) -> None:
+        """The policy learns the present supply, if it is due or requirements have come or gone. A check-in does it."""
+        if is_due or self._supplied != self.catalogue.version:
+            self._supplied = self.catalogue.version
+            self.policy.supplied(self.supply.by_atom(self.catalogue.atom))
+
+    def lease_of(self, device: Device) -> Lease | None:
+        """The lease that the device has; it gets none by this."""
+        number = self._of_device.get(device)
+        return None if number is None else self.leases[number]
+
+    def has_worked(self, device: Device) -> bool:
+        """It got a job on the last day that the book knows, and gets none on that day again."""
+        return device in self._worked
+
+    @property
+    def worked(self) -> int:
+        """Devices that got a job on that day."""
+        return len(self._worked)
+
+    def result(self, device: Device, number: int, is_good: bool, now_ns: int) -> list[Event]:
         """A device has finished, or gives up. Raises: CollabRefused: it has no such lease (any more)."""
         lease = self.leases.get(number)
         if lease is None or lease.device != device:
@@ -171,6 +192,40 @@ class Book:
         times = [each[0][0] for each in (self._expiries, self._deadlines) if each]
         return min(times) if times else None
 
+    # -- a new process --------------------------------------------------------------------------------------------
+    def resume(self, kept: Kept) -> None:
+        """Continue an earlier book; this one is new. `tick` then ends what has ended meanwhile. The policy knows all
+        present figures; the earlier book's may have been behind (§4.2).
+
+        Raises: CollabRefused: a lease is for no round that runs, a device has two, or a figure is out of bounds.
+        TooManyRequirements.
+        """
+        self._day, self._worked, self._next = kept.day, set(kept.worked), kept.following
+        for job in kept.jobs:
+            if job.spec.name in self.jobs or (fault := job.spec.fault()):
+                raise CollabRefused("job", fault if job.spec.name not in self.jobs else "a job is kept twice")
+            job.bit = self.catalogue.open(job.spec.requirement)
+            self.jobs[job.spec.name] = job
+            self.policy.opened(job.spec.name, job.bit)
+            if job.request is not None:
+                job.request.leased = 0
+                heapq.heappush(self._deadlines, (job.request.deadline_ns, job.spec.name, job.request.round))
+                self._changed[job.spec.name] = None
+        for lease in kept.leases:
+            holder = self.jobs.get(lease.job)
+            request = holder.request if holder is not None else None
+            if holder is None or request is None or request.round != lease.round or request.remaining <= 0:
+                raise CollabRefused("lease", f"lease {lease.number} is for no round that runs, or for one that is full")
+            if lease.device in self._of_device or lease.number >= self._next:
+                raise CollabRefused(
+                    "lease", f"lease {lease.number}: its device has another one, or it is not issued yet"
+                )
+            request.leased += 1
+            self.leases[lease.number] = holder.leases[lease.number] = lease
+            self._of_device[lease.device] = lease.number
+            heapq.heappush(self._expiries, (lease.expires_ns, lease.number))
+        self._tell()
+
     # -- inside ---------------------------------------------------------------------------------------------------
     def _job(self, name: str) -> Job:
         if name not in self.jobs:
@@ -187,7 +242,7 @@ class Book:
                 self.policy.waits(waiting(job))
         self._changed.clear()
 
-    def _lease(self, job: Job, device: str, properties: Properties, now_ns: int) -> Lease:
+    def _lease(self, job: Job, device: Device, properties: Properties, now_ns: int) -> Lease:
         request = job.request
         assert request is not None
         until_ns = min(now_ns + self._lease_ns, request.deadline_ns)
@@ -209,6 +264,9 @@ class Book:
     def _release(self, lease: Lease, answered: bool, why: str, now_ns: int) -> Released:
         """The device is free; the round may get another one."""
         del self.leases[lease.number], self._of_device[lease.device]
+        if len(self._expiries) > 2 * len(self.leases) + _LEAST_EXPIRIES:  # most are of leases that have ended
+            self._expiries = [(each.expires_ns, each.number) for each in self.leases.values()]
+            heapq.heapify(self._expiries)
         job = self.jobs[lease.job]
         del job.leases[lease.number]
         assert job.request is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -19,6 +20,10 @@ MOST_TIERS: Final = 16
 MOST_ROUNDS: Final = 1_000_000
 QUORUM_PERCENT: Final = 80
 """Of the devices of a round that must answer by its deadline (§5.1)."""
+
+
+Device = int | str
+"""A device's identity: its name, or where there are millions of them, a keyed hash of it."""
 
 
 class RoundEnd(StrEnum):
@@ -104,7 +109,7 @@ class Lease(NamedTuple):
     """A device works for a round until then. A named tuple, which is made twice as fast as a dataclass."""
 
     number: int
-    device: str
+    device: Device
     job: str
     round: int
     issued_ns: int
@@ -137,6 +142,18 @@ class RoundEnded:
 
 
 Event = Released | RoundEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a book is continued from: its open jobs, with their requests; the leases that have not ended; the devices
+    that got a job on ``day``, the last one; the next lease's number. Counters and supply begin anew."""
+
+    jobs: tuple[Job, ...]
+    leases: tuple[Lease, ...]
+    worked: Iterable[Device]
+    day: int
+    following: int
 
 
 @dataclass(slots=True)

@@ -90,6 +90,14 @@ class Requirement:
         )
 
 
+def text_of(requirement: Requirement) -> str:
+    """For people: its terms, or ``any device``."""
+    least = requirement.least
+    terms = [f"{name} >= {value}" for name, value in least.numbers]
+    terms += [f"{name} >= {'.'.join(map(str, version))}" for name, version in least.versions]
+    return ", ".join((*terms, *sorted(least.labels))) or "any device"
+
+
 def _padded(version: Version) -> Version:
     return version + (0,) * (MOST_PARTS - len(version))
 
@@ -106,6 +114,10 @@ class Catalogue:
 
     def __len__(self) -> int:
         return len(self._bits)
+
+    def requirements(self) -> dict[int, Requirement]:
+        """Bit → requirement, of all open jobs."""
+        return {bit: requirement for requirement, bit in self._bits.items()}
 
     def open(self, requirement: Requirement) -> int:
         """The bit's number, for one more job. A new one costs O(known devices). Raises: TooManyRequirements."""

@@ -10,7 +10,7 @@ have doubled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from offpath.sched.collab.requirements import MOST_KINDS, Properties
@@ -54,14 +54,23 @@ class Supply:
         self.left -= count
 
     def by_atom(self, atom: Callable[[Properties], int]) -> dict[int, int]:
-        """Atom → check-ins in the window."""
+        """Atom → check-ins in the window, for a plan: `seen` says when the next plan is due."""
         found: dict[int, int] = {}
-        for counts in (self._total, self._now):
-            for device, count in counts.items():
-                mask = atom(device)
-                found[mask] = found.get(mask, 0) + count
+        for device, count in self.counts():
+            mask = atom(device)
+            found[mask] = found.get(mask, 0) + count
         self.left = max(1, sum(found.values()))
         return found
+
+    def counts(self) -> Iterator[tuple[Properties, int]]:
+        """Kinds of devices with their check-ins in the window; a kind may come twice."""
+        yield from self._total.items()
+        yield from self._now.items()
+
+    @property
+    def kinds(self) -> int:
+        """Different kinds of devices in the window."""
+        return len(self._total.keys() | self._now.keys())
 
     def _known(self, device: Properties, atom: Callable[[Properties], int]) -> Properties | None:
         if device in self._total or len(self._total) + len(self._now) < MOST_KINDS:

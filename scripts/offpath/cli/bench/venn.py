@@ -4,7 +4,9 @@
 `decide_us`: which job gets a device of a given atom. `checkin_us`: all that the book does for it, up to its lease.
 Times are CPU time of the one thread that computes. In rows they are medians, and beside them 99th percentiles; the
 `replan_ms` of the whole is the 99th percentile of the slowest row. Each part runs in a process of its own.
-`live_checkins_per_s` is null: no role of the controller answers check-ins yet.
+`live_checkins_per_s`: check-ins that a collaboration controller answers by ZeroMQ and by HTTP, each with a lease that
+is on the disk, and the client on the same cores. `live_cpu_us`: CPU time of the controller for each, which other load
+on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -30,11 +32,16 @@ POLICIES: Final = ("venn-paper", "venn")
 SIMULATED_JOBS: Final = 50
 CLIENTS: Final = 107_749
 """The paper's."""
+LIVE_JOBS: Final = 50
+LIVE_GROUPS: Final = 10
+LIVE_KINDS: Final = 32
+"""Kinds of devices."""
 REPLAN_P99_MS: Final = 10.0
 DECIDE_US: Final = 5.0
 DECIDE_P99_US: Final = 20.0
 RSS_MIB: Final = 300.0
 SIM_PER_S: Final = 1e6
+LIVE_PER_S: Final = {"zmq": 20_000, "http": 5_000}
 _SEED: Final = 20_261_126
 _LIMIT_S: Final = 900
 
@@ -60,13 +67,15 @@ def cases(*, quick: bool) -> list[Case]:
         *shapes, Case("devices", JOBS, GROUPS, ATOMS, 0, DEVICES, _SEED),
         *(Case("simulation", SIMULATED_JOBS, GROUPS, ATOMS, 2 if quick else 6, CLIENTS, _SEED, policy)
           for policy in POLICIES),
+        Case("live", LIVE_JOBS, LIVE_GROUPS, LIVE_KINDS, 10_000 if quick else 30_000, DEVICES, _SEED),
     ]  # fmt: skip
 
 
 def _row(case: Case) -> dict[str, Any]:
     print(f"{case.shape} …", file=sys.stderr)
+    module = "bench.venn_live" if case.shape == "live" else "bench.venn_world"
     done = subprocess.run(
-        child.command("bench.venn_world", words(case)), env=child.environment(child.ONE_THREAD),
+        child.command(module, words(case)), env=child.environment(child.ONE_THREAD),
         stdout=subprocess.PIPE, check=True, timeout=_LIMIT_S,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
@@ -76,20 +85,28 @@ def _row(case: Case) -> dict[str, Any]:
 def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Of all rows the worst."""
     plans = [row for row in rows if row["shape"] in SHAPES]
+    live = next((row for row in rows if row["shape"] == "live"), None)
     simulated = [row["checkins_per_s"] for row in rows if row["shape"] == "simulation"]
     return {
         "jobs": JOBS, "groups": GROUPS, "atoms": max(row["atoms"] for row in rows),
         "replan_ms": max(row["replan_p99_ms"] for row in plans),
         "decide_us": max(row["decide_us"] for row in plans),
-        "sim_checkins_per_s": min(simulated, default=None), "live_checkins_per_s": None,
+        "sim_checkins_per_s": min(simulated, default=None),
+        "live_checkins_per_s": {way: live[f"{way}_checkins_per_s"] for way in LIVE_PER_S} if live else None,
+        "live_cpu_us": {way: live[f"{way}_cpu_us"] for way in LIVE_PER_S} if live else None,
         "rss_mib": max(row["rss_mib"] for row in rows if row["shape"] != "simulation"),
     }  # fmt: skip
 
 
 def bars(rows: list[dict[str, Any]]) -> list[Bar]:
-    """A plan and a decision by shape; the memory of known devices."""
+    """A plan and a decision by shape; the memory of known devices; check-ins of live devices."""
     found = []
     for row in rows:
+        if row["shape"] == "live":
+            found.append(Bar("live, 1 000 000 known devices: memory, MiB", row["rss_mib"], RSS_MIB))
+            for way, least in LIVE_PER_S.items():
+                found.append(Bar(f"live check-ins by {way}, 1/s", row[f"{way}_checkins_per_s"], least, is_upper=False))
+            continue
         if row["shape"] == "devices":
             found.append(Bar("1 000 000 known devices: memory, MiB", row["rss_mib"], RSS_MIB))
             continue
@@ -107,6 +124,12 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
 
 def line(row: dict[str, Any]) -> str:
     """One row for people."""
+    if row["shape"] == "live":
+        return (
+            f"live: check-ins a second by ZeroMQ {row['zmq_checkins_per_s']} ({row['zmq_cpu_us']:.0f} µs of CPU each),"
+            f" by HTTP {row['http_checkins_per_s']} ({row['http_cpu_us']:.0f} µs); {row['devices']} devices,"
+            f" {row['rss_mib']:.0f} MiB, {row['empty_rss_mib']:.0f} without them"
+        )
     if row["shape"] == "devices":
         return (
             f"{row['devices']} devices, {row['leases']} leases: a check-in {row['checkin_us']:.1f} µs"

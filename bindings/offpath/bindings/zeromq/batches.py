@@ -1,0 +1,205 @@
+"""Messages of many devices, one batch each, from gateways with CURVE keys: one ROUTER, no sessions.
+
+The owner watches the listener's descriptor and calls `take` whenever it is readable; descriptors of libzmq are
+edge-triggered, and sending may consume the edge, so that what is left keeps an own descriptor readable.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping
+from typing import Final, NamedTuple, cast
+
+from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.zeromq.authority import Authority
+from offpath.bindings.zeromq.library import CLUSTER, has_news, monitored, next_event, set_limits, unmonitored, zmq
+from offpath.bindings.zeromq.watch import PartWatch
+
+MAX_GATEWAYS: Final = 256
+"""Connections."""
+_QUEUED: Final = 2
+"""Batches that libzmq holds for each gateway."""
+_ANSWERS: Final = 128
+"""Answers that it holds for each: more than batches are in work at once; a gateway that takes none loses some."""
+_RECEIVE_BYTES: Final = 256 << 10
+"""In the kernel, for each gateway: with what libzmq holds, below `watch.MOST_BYTES`."""
+_OVERHEAD: Final = 64
+
+
+class Received(NamedTuple):
+    """``gateway``: the name of its key. ``routing_id``: of the connection, for the answer."""
+
+    routing_id: bytes
+    gateway: str
+    body: bytes
+
+
+class BatchListener:
+    """Listens at ``address`` (tcp://HOST:PORT). ``allowed``: public key → name, see `keys.read_allowed`. ``most_bytes``
+    of a batch. Raises: NobodyAllowed: it is empty. PlaceUnusable."""
+
+    def __init__(self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str, most_bytes: int) -> None:
+        self._context = zmq.Context(1)
+        self._open: set[int] = set()
+        self._is_awake = False
+        try:
+            self._authority = Authority(self._context, domain, allowed, lambda: len(self._open) >= MAX_GATEWAYS)
+        except BaseException:
+            self._context.destroy(0)
+            raise
+        self._sock = self._context.socket(zmq.ROUTER)
+        self._monitor = monitored(self._sock)
+        self._parts = PartWatch()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.epoll(select.EPOLL_CLOEXEC)
+        for fd in (
+            int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake, self._parts.fileno()
+        ):  # fmt: skip
+            self._poll.register(fd, select.EPOLLIN)
+        self._set_up(secret, domain, most_bytes)
+        try:
+            self._sock.bind(address)
+        except zmq.ZMQError as fault:
+            self.close()
+            raise PlaceUnusable(f"{address}: {fault.strerror}") from None
+        self.address: str = cast(bytes, self._sock.last_endpoint).decode().rstrip("\0")
+
+    def _set_up(self, secret: bytes, domain: str, most_bytes: int) -> None:
+        sock = self._sock
+        set_limits(sock, CLUSTER)
+        for option, value in (
+            (zmq.MAXMSGSIZE, most_bytes + _OVERHEAD), (zmq.SNDHWM, _ANSWERS), (zmq.RCVHWM, _QUEUED),
+            (zmq.RCVBUF, _RECEIVE_BYTES), (zmq.LINGER, 0), (zmq.ROUTER_MANDATORY, 1), (zmq.ROUTER_HANDOVER, 0),
+            (zmq.CURVE_SERVER, 1), (zmq.ZAP_ENFORCE_DOMAIN, 1),
+        ):  # fmt: skip
+            sock.setsockopt(option, value)
+        sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        sock.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+
+    def fileno(self) -> int:
+        """Readable: call `take`."""
+        return self._poll.fileno() if not self._poll.closed else -1
+
+    @property
+    def connections(self) -> int:
+        """Open ones, as far as `take` has noticed."""
+        return len(self._open)
+
+    @property
+    def refused(self) -> int:
+        """Handshakes with a key that is not listed."""
+        return self._authority.refused
+
+    def take(self, most: int) -> list[Received]:
+        """Up to ``most`` batches; does not block. If more wait, `fileno` stays readable. 0: serves handshakes only."""
+        if self._context.closed:
+            return []
+        is_rest = self._authority.serve()
+        self._watch()
+        found = list[Received]()
+        while len(found) < most and (received := self._read_one()) is not None:
+            if received.body:
+                found.append(received)
+        if (len(found) < most or not most) and self._parts.is_due():
+            for fd in self._parts.look().over:
+                self._parts.cut(fd)
+        is_more = has_news(self._sock)  # also if none was to be read: it takes the descriptor's edge
+        self._show(is_rest or (is_more and most > 0))
+        return found
+
+    def _watch(self) -> None:
+        while (event := next_event(self._monitor)) is not None:
+            kind, fd = event
+            if kind == zmq.EVENT_ACCEPTED:
+                self._open.add(fd)
+                self._parts.came(fd)
+            elif kind == zmq.EVENT_DISCONNECTED:
+                self._open.discard(fd)
+                self._parts.left(fd)
+
+    def _read_one(self) -> Received | None:
+        """One batch; one of several parts has an empty body. None: no message waits."""
+        try:
+            routing_id = self._sock.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        message = self._sock.recv(zmq.NOBLOCK, copy=False, track=False)
+        is_whole = not self._sock.RCVMORE
+        while self._sock.RCVMORE:
+            self._sock.recv(zmq.NOBLOCK)
+        self._parts.on_received(int(message.get(zmq.SRCFD)))
+        return Received(routing_id, str(message.get("User-Id")), message.bytes if is_whole else b"")
+
+    def send(self, routing_id: bytes, body: bytes) -> bool:
+        """Answer a batch. False: the connection is closed, or its peer takes no answers; the answer is dropped."""
+        try:
+            self._sock.send_multipart((routing_id, body), zmq.NOBLOCK, copy=True)
+        except zmq.ZMQError:  # zmq.Again is one
+            return False
+        finally:
+            if has_news(self._sock):  # sending may have consumed the edge
+                self._show(True)
+        return True
+
+    def wake(self) -> None:
+        """`take` is to be called again, though it returned as much as was asked for."""
+        self._show(True)
+
+    def _show(self, is_readable: bool) -> None:
+        if is_readable is not self._is_awake:
+            self._is_awake = is_readable
+            if is_readable:
+                os.eventfd_write(self._wake, 1)
+            else:
+                os.eventfd_read(self._wake)
+
+    def close(self) -> None:
+        """Stop listening and hang up. Idempotent."""
+        if self._context.closed:
+            return
+        self._authority.close()
+        unmonitored(self._sock, self._monitor)
+        self._sock.close(0)
+        self._context.term()
+        self._parts.close()
+        self._poll.close()
+        os.close(self._wake)
+
+
+class BatchEnd:
+    """A gateway's end. ``server_key``: the controller's public key; ``secret``: the gateway's. Not for several threads
+    at once. libzmq connects again by itself; an answer that was lost with a connection never comes."""
+
+    def __init__(self, address: str, server_key: bytes, secret: bytes) -> None:
+        """Raises: PlaceUnusable: not an address."""
+        self._context = zmq.Context(1)
+        self._sock = self._context.socket(zmq.DEALER)
+        set_limits(self._sock, CLUSTER)
+        self._sock.setsockopt(zmq.MAXMSGSIZE, -1)
+        self._sock.setsockopt(zmq.LINGER, 0)
+        self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+        self._sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
+        self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        try:
+            self._sock.connect(address)
+        except zmq.ZMQError as fault:
+            self.close()
+            raise PlaceUnusable(f"{address}: {fault.strerror}") from None
+
+    def send(self, body: bytes, timeout_s: float = 10.0) -> bool:
+        """Send a batch. False: there is no room for it within that time: no connection, or too many unanswered ones."""
+        if not self._sock.poll(round(timeout_s * 1e3), zmq.POLLOUT):
+            return False
+        self._sock.send(body)
+        return True
+
+    def receive(self, timeout_s: float = 10.0) -> bytes | None:
+        """The next answer; None: none came in that time."""
+        return self._sock.recv() if self._sock.poll(round(timeout_s * 1e3), zmq.POLLIN) else None
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        if not self._context.closed:
+            self._sock.close(0)
+            self._context.term()

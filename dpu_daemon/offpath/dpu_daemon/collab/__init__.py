@@ -1,0 +1,1 @@
+"""The collaboration controller: devices check in, federated jobs ask for participants (Venn)."""

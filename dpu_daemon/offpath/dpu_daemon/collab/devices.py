@@ -1,0 +1,171 @@
+"""Answers devices' messages: tokens, clocks and limits first, then the book.
+
+Every refusal is typed. No answer, error or log line contains a device's name or token. Of a message that may be a
+replay only what the device has already is answered: it gets no lease by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from offpath.bindings.errors import ControlError, RequestRefused
+from offpath.bindings.wire.collab import (
+    Answer,
+    Answers,
+    Batch,
+    CheckIn,
+    Leased,
+    NoJob,
+    Recorded,
+    Refusal,
+    Result,
+    version_of,
+)
+from offpath.dpu_daemon.collab.config import DevicesTable
+from offpath.dpu_daemon.collab.recent import Rate, Recent, Seen
+from offpath.dpu_daemon.collab.shell import CollabShell
+from offpath.dpu_daemon.collab.tokens import Identities, Tokens, shown
+from offpath.sched.collab.errors import CollabRefused, RequirementInvalid
+from offpath.sched.collab.records import DAY_NS
+from offpath.sched.collab.requirements import MOST_KINDS, Properties
+
+logger = logging.getLogger(__name__)
+UNREADABLE: Final = ("json", "version", "message")
+"""Codes for messages that could not be read: see `code_of`."""
+_MS: Final = 10**6
+_Kind = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...], tuple[str, ...]]
+
+
+class DeviceRefused(RequestRefused):
+    """A device's message is refused; ``code`` is stable. Becomes a `Refusal`."""
+
+    def __init__(self, code: str, detail: str, retry_ms: int = 0) -> None:
+        super().__init__(detail)
+        self.code, self.retry_ms = code, retry_ms
+
+
+class Devices:
+    """``tokens``: of the operator's keys. Its methods are called in the shell's event loop."""
+
+    def __init__(self, shell: CollabShell, tokens: Tokens, table: DevicesTable) -> None:
+        self._shell, self._tokens, self._table = shell, tokens, table
+        self._identities = Identities(shell.store.secret())
+        self.recent = Recent(table.remembered, Rate(60_000 / table.per_minute, table.burst))
+        self._all = Rate(1_000 / table.per_second, max(1, table.per_second // 10))
+        self._full_ms = 0.0
+        self._skew_ms = table.skew_s * 1_000
+        self._started_ms = shell.started_ns // _MS
+        self._kinds: dict[_Kind, Properties] = {}
+
+    def answer(self, message: CheckIn | Result, give: Callable[[Answer, bool], None]) -> None:
+        """Call ``give`` with the answer, when what it says is on the disk, and whether the token was valid."""
+        found, is_valid, is_change = self._answered(message)
+        if is_change:
+            self._shell.when_durable(lambda: give(found, is_valid))
+        else:
+            give(found, is_valid)
+
+    def answer_batch(self, batch: Batch, give: Callable[[Answers], None]) -> None:
+        """As `answer`, for all messages of a batch at once."""
+        answers, is_change = list[Answer](), False
+        for message in batch.items:
+            found, _, changes = self._answered(message)
+            answers.append(found)
+            is_change |= changes
+        made = Answers(number=batch.number, items=answers)
+        if is_change:
+            self._shell.when_durable(lambda: give(made))
+        else:
+            give(made)
+
+    def refusal(self, code: str, detail: str, retry_ms: int = 0) -> Refusal:
+        """Of a message that could not be read."""
+        self._shell.refused[code] += 1
+        return Refusal(code=code, detail=detail[:200], retry_ms=retry_ms, now_ms=self._shell.now_ns() // _MS)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+    def _answered(self, message: CheckIn | Result) -> tuple[Answer, bool, bool]:
+        """The answer, whether the token was valid, and whether the answer must wait for the disk."""
+        now_ns = self._shell.advance()
+        now_ms = now_ns // _MS
+        device = -1
+        try:
+            device = self._identity(message)
+            seen = self._admit(device, message, now_ms)
+            if isinstance(message, Result):
+                self._shell.result(device, message.lease, message.is_good, now_ns)
+                return Recorded(lease=message.lease, now_ms=now_ms), True, True
+            found = self._checked_in(device, message, seen, now_ns)
+            return found, True, isinstance(found, Leased)
+        except DeviceRefused as refused:
+            return self.refusal(refused.code, str(refused), refused.retry_ms), device >= 0, False
+        except CollabRefused as refused:
+            return self.refusal(refused.code, str(refused)), True, False
+        except RequirementInvalid as refused:
+            return self.refusal("properties", str(refused)), True, False
+
+    def _identity(self, message: CheckIn | Result) -> int:
+        """Raises: DeviceRefused: the token is not the device's."""
+        if self._tokens.is_valid(message.device, message.token):
+            return self._identities.of(message.device)
+        logger.warning(
+            "device %s: the token is not this device's", shown(self._identities.of(message.device)),
+            extra={"code": "collab_forged"},
+        )  # fmt: skip
+        raise DeviceRefused("forged", "the token is not this device's")
+
+    def _admit(self, device: int, message: CheckIn | Result, now_ms: int) -> Seen:
+        """Raises: DeviceRefused: the clock, a replay, or a limit."""
+        if abs(message.sent_ms - now_ms) > self._skew_ms:
+            raise DeviceRefused("clock", f"sent_ms differs from now_ms by more than {self._table.skew_s} s")
+        if (left_ms := self._all.wait_ms(self._full_ms, now_ms)) > 0:
+            raise DeviceRefused("busy", "all devices together send too much", max(1_000, round(left_ms)))
+        seen = self.recent.admit(device, message.sent_ms, now_ms)
+        if seen is Seen.OLDER:
+            raise DeviceRefused("replayed", "a later message of the device came before it")
+        if seen is Seen.TOO_SOON:
+            wait_ms = self.recent.wait_ms(device, now_ms)
+            raise DeviceRefused("device_rate", f"more than {self._table.per_minute} messages a minute", wait_ms)
+        self._full_ms = self._all.full_at(self._full_ms, now_ms)
+        return seen
+
+    def _checked_in(self, device: int, message: CheckIn, seen: Seen, now_ns: int) -> Answer:
+        """Raises: RequirementInvalid."""
+        now_ms = now_ns // _MS
+        if seen is Seen.AGAIN or message.sent_ms < self._started_ms:  # before it, nobody remembers what came
+            lease = self._shell.book.lease_of(device)
+        else:
+            lease = self._shell.check_in(device, self._properties(message), now_ns)
+        if lease is not None:
+            return Leased(
+                lease=lease.number, job=lease.job, round=lease.round, expires_ms=lease.expires_ns // _MS, now_ms=now_ms
+            )
+        if self._shell.book.has_worked(device):
+            return NoJob(why="spent", retry_ms=(DAY_NS - now_ns % DAY_NS) // _MS + 1, now_ms=now_ms)
+        return NoJob(why="idle", retry_ms=self._table.retry_s * 1_000, now_ms=now_ms)
+
+    def _properties(self, message: CheckIn) -> Properties:
+        """Raises: RequirementInvalid: too many in all. Most devices are of few kinds, which are made once."""
+        key = tuple(message.numbers.items()), tuple(message.versions.items()), tuple(message.labels)
+        found = self._kinds.get(key)
+        if found is None:
+            found = properties_of(message.numbers, message.versions, message.labels)
+            if len(self._kinds) >= MOST_KINDS:
+                self._kinds.clear()
+            self._kinds[key] = found
+        return found
+
+
+def properties_of(numbers: Mapping[str, int], versions: Mapping[str, str], labels: Iterable[str]) -> Properties:
+    """As the book has them. Raises: RequirementInvalid."""
+    try:
+        return Properties.of(numbers, {name: version_of(text) for name, text in versions.items()}, labels)
+    except ValueError as fault:
+        raise RequirementInvalid(str(fault)) from None
+
+
+def code_of(fault: ControlError) -> str:
+    """The code for a message that could not be read."""
+    return "message" if fault.code == "model" else fault.code

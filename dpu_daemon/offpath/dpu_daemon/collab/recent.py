@@ -1,0 +1,95 @@
+"""Remembers each device's last message, in bounded memory: for limits of rate, and against replayed messages.
+
+A fixed table of buckets of four places. A device's keyed hash names its bucket, so that no peer can choose devices that
+meet in one. In a full bucket the device that has been silent longest is forgotten.
+
+The limit of rate is the generic cell rate algorithm (ATM Forum TM 4.0): one time for each device, when its allowance is
+full again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+_WAYS: Final = 4
+
+
+class Seen(IntEnum):
+    """How a message compares with the device's last one."""
+
+    NEW = 0
+    AGAIN = 1
+    """The last one once more."""
+    OLDER = 2
+    """One before the last: replayed."""
+    TOO_SOON = 3
+    """More than the limit of rate allows."""
+
+
+@dataclass(slots=True)
+class Rate:
+    """One message every ``every_ms``, and up to ``burst`` at once."""
+
+    every_ms: float
+    burst: int
+
+    def full_at(self, full_ms: float, now_ms: int) -> float:
+        """When the allowance is full again, after a message now; ``full_ms``: before it."""
+        return max(full_ms, now_ms) + self.every_ms
+
+    def wait_ms(self, full_ms: float, now_ms: int) -> float:
+        """How long a message must wait; 0 or below: not at all."""
+        return full_ms - now_ms - self.every_ms * (self.burst - 1)
+
+
+class Recent:
+    """``most``: devices remembered, rounded up to a power of two."""
+
+    def __init__(self, most: int, rate: Rate) -> None:
+        buckets = 1 << max(0, (max(1, most) - 1).bit_length() - 2)
+        self._mask = buckets - 1
+        size = buckets * _WAYS
+        self._devices = array("q", [-1]) * size
+        self._sent_ms = array("q", [-1]) * size
+        self._full_ms = array("d", [0.0]) * size
+        self._rate = rate
+        self.forgotten = 0
+        """Devices that were forgotten for others, in all."""
+
+    def admit(self, device: int, sent_ms: int, now_ms: int) -> Seen:
+        """How a message with that time compares with the device's last one. `NEW` and `AGAIN`: it counts."""
+        place = self._find(device)
+        if place < 0:
+            place = self._place_for(device)
+            self._devices[place], self._sent_ms[place], self._full_ms[place] = device, -1, 0.0
+        last_ms = self._sent_ms[place]
+        if sent_ms < last_ms:
+            return Seen.OLDER
+        full_ms = self._full_ms[place]
+        if self._rate.wait_ms(full_ms, now_ms) > 0:
+            return Seen.TOO_SOON
+        self._sent_ms[place] = sent_ms
+        self._full_ms[place] = self._rate.full_at(full_ms, now_ms)
+        return Seen.NEW if sent_ms > last_ms else Seen.AGAIN
+
+    def wait_ms(self, device: int, now_ms: int) -> int:
+        """How long the device must wait before its next message; 0: not at all."""
+        place = self._find(device)
+        return 0 if place < 0 else max(0, round(self._rate.wait_ms(self._full_ms[place], now_ms)))
+
+    def _find(self, device: int) -> int:
+        first = (device & self._mask) * _WAYS
+        devices = self._devices
+        for place in range(first, first + _WAYS):
+            if devices[place] == device:
+                return place
+        return -1
+
+    def _place_for(self, device: int) -> int:
+        first = (device & self._mask) * _WAYS
+        place = min(range(first, first + _WAYS), key=self._sent_ms.__getitem__)
+        self.forgotten += self._devices[place] >= 0
+        return place
