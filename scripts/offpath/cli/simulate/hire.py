@@ -146,7 +146,9 @@ def _pieces(options: Options, part: str, worlds: list[World], policies: tuple[st
     for world in worlds:
         for name in options.policies or policies:
             words = replace(world, policy=name).as_arguments()
-            key = f"{kind} {' '.join(str(each) for each in words.values())} rules {_rules_version(name)}"
+            # Pieces that were finished before placing_ms could be chosen stay valid.
+            chosen = [str(each) for word, each in words.items() if (word, each) != ("placing_ms", PLACING_MS)]
+            key = f"{kind} {' '.join(chosen)} rules {_rules_version(name)}"
             pieces.append((key, {"kind": kind, "world": words, "part": part}))
     return pieces
 
