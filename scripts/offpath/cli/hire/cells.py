@@ -23,8 +23,8 @@ from offpath.sched.sim.inc import IncRun, JobOutcome, Thinking, simulated
 
 FLOW_THINKING: Final = Thinking(fixed_ms=10.0, group_ms=0.1)
 """Of `hire` and CoCo++: about what the solver takes on a cluster of the paper's size, 90 ms at 800 groups."""
-QUEUE_THINKING: Final = Thinking(placement_ms=2.0)
-"""Of the others: within the paper's 0.4 to 7.2 ms for each allocation."""
+PLACING_MS: Final = 2.0
+"""An allocation of the others: within the paper's 0.4 to 7.2 ms."""
 FALLBACK: Final = {"coco++": 0.1, "k8++/timeout": 0.1, "yarn++/timeout": 0.1, "sparrow++/timeout": 0.1}
 """For which part of a job's duration switches are tried (§6.1: a tenth)."""
 WARM_PART: Final = 0.2
@@ -35,7 +35,8 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A cluster, its workload and one policy. ``fallback``: part of a job's duration; None: `FALLBACK`'s."""
+    """A cluster, its workload and one policy. ``fallback``: part of a job's duration; None: `FALLBACK`'s.
+    ``placing_ms``: how long policies without a flow network think about an allocation."""
 
     trace: str
     policy: str
@@ -46,6 +47,7 @@ class World:
     count: int = 300
     load: float = 1.2
     fallback: float | None = None
+    placing_ms: float = PLACING_MS
 
     def as_arguments(self) -> dict[str, Any]:
         """For a piece of a sweep."""
@@ -84,7 +86,9 @@ def _row(world: World) -> dict[str, Any]:
         which, topology, servers, switches, fallback_ms=lambda job: round(part * jobs.lasts_ms[job])
     )
     scheduler.is_counting_lacks = False
-    run = simulated(scheduler, jobs.jobs, jobs.span_ms, thinking(scheduler), sample_from_ms=_from_ms(jobs))
+    run = simulated(
+        scheduler, jobs.jobs, jobs.span_ms, thinking(scheduler, world.placing_ms), sample_from_ms=_from_ms(jobs)
+    )
     return {**summary(run, jobs), "servers": topology.hosts, "switches": topology.switches, "trace": trace.kind}
 
 
@@ -106,10 +110,10 @@ def _measured(took: list[float]) -> Iterator[None]:
         vars(hire)["solve"] = solve
 
 
-def thinking(scheduler: Scheduler) -> Thinking:
+def thinking(scheduler: Scheduler, placing_ms: float = PLACING_MS) -> Thinking:
     """How long a round of this policy takes in the simulation."""
     is_flow = isinstance(scheduler, hire.Hire) or getattr(scheduler, "name", "") == "coco++"
-    return FLOW_THINKING if is_flow else QUEUE_THINKING
+    return FLOW_THINKING if is_flow else Thinking(placement_ms=placing_ms)
 
 
 def _from_ms(jobs: Stream) -> int:

@@ -36,6 +36,7 @@ def run_rows(finished: Iterable[Finished]) -> list[Row]:
             "part": words["part"], "policy": base_name(policy), "mode": mode_of(policy), "name": policy,
             "mu": world["mu"], "heterogeneous": world["heterogeneous"], "seed": world["seed"],
             "offered": world["load"], "fallback": world["fallback"] or FALLBACK.get(policy),
+            "placing_ms": world["placing_ms"],
             **{key: value for key, value in result.items() if key != "solve_ms"},
             "paper": paper.paper_of(policy, world["mu"], world["heterogeneous"]),
         })  # fmt: skip
