@@ -25,6 +25,10 @@ ROOT: Final = Path(__file__).resolve().parent
 C_SOURCES: Final = ROOT / "bindings/csrc/path"
 PACKAGE: Final = ROOT / "bindings/offpath/bindings"
 NAME: Final = "_path.abi3.so"
+NOT_FOR_HOSTS: Final = (
+    "wire/collab.py", "wire/collab_admin.py", "wire/inc_admin.py", "wire/work_admin.py", "zeromq/batches.py",
+)  # fmt: skip
+"""Beside the engines."""
 TAG: Final = "cp311-abi3"
 FLAGS: Final = ("-std=c11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
@@ -100,7 +104,7 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
         except NotBuilt as why:
             self.app.display_warning(f"offpath: the request path runs in Python: {why}")
         if version != "editable" and Path(self.root) != ROOT:
-            self._leave_out_engines()
+            self._leave_out()
         if version != "editable" and self._wants_fast():
             self._fast.add_compiled(ROOT, build_data)
 
@@ -120,9 +124,9 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
         """Remove what was built for the wheel."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _leave_out_engines(self) -> None:
-        """Hosts start no jobs of the job manager's."""
-        for path in (PACKAGE / "engines").rglob("*"):
+    def _leave_out(self) -> None:
+        """Hosts start no jobs of the job manager's, and speak neither with it nor with a collaboration controller."""
+        for path in [*(PACKAGE / "engines").rglob("*"), *(PACKAGE / each for each in NOT_FOR_HOSTS)]:
             self.build_config.build_reserved_paths.add(f"offpath/bindings/{path.relative_to(PACKAGE)}")
 
     def _in_place(self) -> None:
