@@ -42,9 +42,9 @@ LATEST = {
 }  # fmt: skip
 
 
-HERE = {point for point in POINTS if not point.startswith(("switch.", "migd."))}
+HERE = {point for point in POINTS if not point.startswith(("switch.", "migd.", "collab."))}
 """Those of a node. A switch's are struck where there are switches: tests/dpu_daemon/switch/test_losses.py; migd's in
-tests/host_helper/migd/test_kills.py."""
+tests/host_helper/migd/test_kills.py; a collaboration controller's in test_collab_kills.py."""
 
 
 def chosen_points() -> list[str]:
