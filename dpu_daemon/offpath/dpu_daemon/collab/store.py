@@ -7,10 +7,8 @@ are one transaction, and it is on the disk before anybody learns of one of them.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +17,7 @@ import orjson
 from offpath.bindings import faults
 from offpath.bindings.errors import PlaceUnusable
 from offpath.dpu_daemon.collab.tokens import SECRET_BYTES
+from offpath.dpu_daemon.durability.database import open_alone, transaction
 from offpath.sched.collab.errors import CollabRefused, RequirementInvalid
 from offpath.sched.collab.records import DAY_NS, Job, Kept, Lease
 from offpath.sched.collab.saved import job_data, job_of, profile_data
@@ -67,28 +66,10 @@ class StateFile:
         self._fault = ""
         """Why a write failed: the file lacks what later changes build on."""
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=0.5, check_same_thread=False)
-            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "cache_size=-8192"):
-                self._database.execute(f"PRAGMA {pragma}")
-            self._open()
+            self._database = open_alone(path, FORM, _fill, any_thread=True)
+            self._database.execute("PRAGMA cache_size=-8192")
         except (sqlite3.Error, OSError, ValueError) as fault:
             raise PlaceUnusable(f"state file {path}: {fault}") from None
-
-    def _open(self) -> None:
-        (form,) = self._database.execute("PRAGMA user_version").fetchone()
-        self._database.execute("BEGIN EXCLUSIVE")  # fails while another controller has the file
-        if not form:
-            for statement in _TABLES:
-                self._database.execute(statement)
-            self._database.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
-            self._database.execute(f"PRAGMA user_version={FORM}")
-        self._database.execute("COMMIT")
-        if form not in (0, FORM):
-            raise ValueError(f"it has format {form}, not {FORM}")
-        (verdict,) = self._database.execute("PRAGMA quick_check").fetchone()
-        if verdict != "ok":
-            raise ValueError(str(verdict)[:200])
 
     def secret(self) -> bytes:
         """From which devices' identities are derived."""
@@ -125,21 +106,28 @@ class StateFile:
         if self._fault:
             raise PlaceUnusable(f"state file {self._path}: an earlier write failed: {self._fault}")
         self._fault = "it was interrupted"
-        with self._transaction():
-            run = self._database.executemany
-            run("DELETE FROM job WHERE name = ?", [(name,) for name in changes.closed])
-            run(
-                "INSERT INTO job (name, data, profile) VALUES (?, ?, '[]')"
-                " ON CONFLICT (name) DO UPDATE SET data = excluded.data",
-                list(changes.jobs.items()),
-            )
-            run("UPDATE job SET profile = ? WHERE name = ?", [(data, name) for name, data in changes.profiles.items()])
-            run("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?, 0)", changes.leases)
-            run("UPDATE lease SET ended = 1 WHERE number = ?", [(number,) for number in changes.ended])
-            self._purge(changes.purge_before_ns)
+        try:
+            with transaction(self._database):
+                self._write(changes)
+        except sqlite3.Error as fault:
+            self._fault = str(fault)
+            raise PlaceUnusable(f"state file {self._path}: {fault}") from None
         self._fault = ""
         if faults.armed:
             faults.hit("collab.written")
+
+    def _write(self, changes: Changes) -> None:
+        run = self._database.executemany
+        run("DELETE FROM job WHERE name = ?", [(name,) for name in changes.closed])
+        run(
+            "INSERT INTO job (name, data, profile) VALUES (?, ?, '[]')"
+            " ON CONFLICT (name) DO UPDATE SET data = excluded.data",
+            list(changes.jobs.items()),
+        )
+        run("UPDATE job SET profile = ? WHERE name = ?", [(data, name) for name, data in changes.profiles.items()])
+        run("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?, 0)", changes.leases)
+        run("UPDATE lease SET ended = 1 WHERE number = ?", [(number,) for number in changes.ended])
+        self._purge(changes.purge_before_ns)
 
     def _purge(self, before_ns: int) -> None:
         """Remove ended leases of earlier days, the oldest first, a part at a time. The last lease stays: the next one's
@@ -152,25 +140,17 @@ class StateFile:
                 (oldest[0] + _PURGED, before_ns),
             )
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._database.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._database.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as fault:
-            self._fault = str(fault)
-            raise PlaceUnusable(f"state file {self._path}: {fault}") from None
-
     def close(self) -> None:
         """Close the file. Idempotent."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
+
+
+def _fill(database: sqlite3.Connection, is_new: bool) -> None:
+    if is_new:
+        for statement in _TABLES:
+            database.execute(statement)
+        database.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
 
 
 def row_of(job: Job, last_end: str) -> bytes:

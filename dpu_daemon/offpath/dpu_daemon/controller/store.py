@@ -13,12 +13,13 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
+from offpath.dpu_daemon.durability.database import check, create_private, transaction
 from offpath.sched.ina.protocol.records import MOST_TERM
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Store:
 
     def _open(self) -> None:
         if not os.path.lexists(self._path):
-            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
+            create_private(self._path)
         found = os.stat(self._path)
         self._judged = found.st_dev, found.st_ino
         if not stat.S_ISREG(found.st_mode):
@@ -128,17 +129,12 @@ class Store:
         self._database = database = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         database.execute("PRAGMA synchronous=OFF")
         if _is_empty(database):
-            with _transaction(database):
+            with transaction(database):
                 if _is_empty(database):  # checked again: another controller may have filled it meanwhile
                     for statement in _TABLES:
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version={FORM}")
-        (form,) = database.execute("PRAGMA user_version").fetchone()
-        if form != FORM:
-            raise ValueError(f"it has format {form}, not {FORM}")
-        (verdict,) = database.execute("PRAGMA quick_check").fetchone()
-        if verdict != "ok":
-            raise ValueError(str(verdict)[:200])
+        check(database, FORM)
         terms = database.execute("SELECT term, proof FROM term").fetchall()
         term = self._proven(*terms[0]) if terms else 0
         jobs = [_object(data) for (data,) in database.execute("SELECT data FROM job ORDER BY name")]
@@ -188,7 +184,7 @@ class Store:
         if self._database is None:
             return
         try:
-            with _transaction(self._database):
+            with transaction(self._database):
                 for statement, rows in statements:
                     self._database.executemany(statement, rows)
         except sqlite3.Error as fault:
@@ -212,19 +208,6 @@ def _is_empty(database: sqlite3.Connection) -> bool:
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (form,) = database.execute("PRAGMA user_version").fetchone()
     return (tables, form) == (0, 0)
-
-
-@contextlib.contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """An exclusive write transaction. Raises: sqlite3.Error: it is locked, and nothing was written."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            database.execute("ROLLBACK")
-        raise
 
 
 def _is_of_the_machine(fault: Exception) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
 
 from offpath.bindings.errors import PlaceUnusable
+from offpath.dpu_daemon.durability.database import open_alone, transaction
 from offpath.sched.workload.records import Placed, Share, Spec, Work, WorkState
 
 FORM: Final = 1
@@ -40,34 +41,9 @@ class JobsFile:
         """Raises: PlaceUnusable: it cannot be used, is of another version, or another job manager has it open."""
         self._path = path
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=0.5)
-            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
-            self._open()
+            self._database = open_alone(path, FORM, _fill)
         except (sqlite3.Error, OSError, ValueError) as fault:
             raise PlaceUnusable(f"jobs file {path}: {fault}") from None
-
-    def _open(self) -> None:
-        (form,) = self._database.execute("PRAGMA user_version").fetchone()
-        self._database.execute("BEGIN EXCLUSIVE")  # fails while another job manager has the file
-        if not form:
-            for statement in _TABLES:
-                self._database.execute(statement)
-            self._database.execute("INSERT INTO lineage VALUES (?)", (secrets.token_hex(4),))
-            self._database.execute(f"PRAGMA user_version={FORM}")
-        for statement in _LATER:
-            self._database.execute(statement)
-        self._database.execute(
-            "INSERT INTO inc_secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM inc_secret)", (secrets.token_hex(32),)
-        )
-        self._database.execute("COMMIT")
-        if form not in (0, FORM):
-            raise ValueError(f"it has format {form}, not {FORM}")
-        (verdict,) = self._database.execute("PRAGMA quick_check").fetchone()
-        if verdict != "ok":
-            raise ValueError(str(verdict)[:200])
 
     def works(self) -> list[Work]:
         """All jobs, in the order of submission. Raises: PlaceUnusable: a row is damaged."""
@@ -135,16 +111,10 @@ class JobsFile:
                 self._database.execute("INSERT INTO inc_kept VALUES (?, ?, ?)", (name, composite, data))
 
     @contextlib.contextmanager
-    def _transaction(self) -> Any:
+    def _transaction(self) -> Iterator[None]:
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._database):
                 yield
-                self._database.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._database.execute("ROLLBACK")
-                raise
         except sqlite3.Error as fault:
             raise PlaceUnusable(f"jobs file {self._path}: {fault}") from None
 
@@ -152,6 +122,18 @@ class JobsFile:
         """Close the file. Idempotent."""
         with contextlib.suppress(sqlite3.Error):
             self._database.close()
+
+
+def _fill(database: sqlite3.Connection, is_new: bool) -> None:
+    if is_new:
+        for statement in _TABLES:
+            database.execute(statement)
+        database.execute("INSERT INTO lineage VALUES (?)", (secrets.token_hex(4),))
+    for statement in _LATER:
+        database.execute(statement)
+    database.execute(
+        "INSERT INTO inc_secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM inc_secret)", (secrets.token_hex(32),)
+    )
 
 
 def identity_of(name: str, lineage: str, number: int) -> str:
