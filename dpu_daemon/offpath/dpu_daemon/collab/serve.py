@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import resource
-import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -22,12 +21,11 @@ from offpath.dpu_daemon.collab.devices import Devices
 from offpath.dpu_daemon.collab.shell import CollabShell
 from offpath.dpu_daemon.collab.store import StateFile
 from offpath.dpu_daemon.collab.tokens import Tokens
-from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.ingress.streams import prime
 from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.manager.inc.collector import settled
-from offpath.dpu_daemon.operation import logs
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
+from offpath.dpu_daemon.operation.serving import prepare, until_signal
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.collab.gateways import Gateways
@@ -135,23 +133,11 @@ def _allow_files(count: int) -> None:
 
 async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None]) -> None:
     """Run until SIGTERM or SIGINT; leases stay. Raises: PlaceUnusable: the file cannot be written."""
-    logs.set_up(loaded.config.operation.log)
-    notifier = Notifier.from_environment()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(logs.loop_fault)
+    notifier = prepare(loaded.config.operation.log)
     await prime()
     async with running_collab(loaded, directory) as running:
-        working = asyncio.create_task(running.shell.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, working.cancel)
-        notifier.ready(f"policy {running.shell.book.policy.name}")
-        ready(running)
-        try:
-            await working
-        except asyncio.CancelledError:
-            pass
-        finally:
-            notifier.stopping()
+        shell = running.shell
+        await until_signal(shell.run(), notifier, f"policy {shell.book.policy.name}", partial(ready, running))
 
 
 def run(loaded: Loaded, directory: str, ready: Callable[[Running], None]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -16,7 +15,6 @@ from offpath.bindings.engines.port import Engine
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.runtime import MANAGER_SOCKET, make_runtime_directory
 from offpath.bindings.wire import control, inc_admin
-from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.manager.answers import Answers
 from offpath.dpu_daemon.manager.config import EngineTable, ManagerConfig
@@ -24,8 +22,8 @@ from offpath.dpu_daemon.manager.plugin import placement
 from offpath.dpu_daemon.manager.shell import ManagerShell
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import expanded
-from offpath.dpu_daemon.operation import logs
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
+from offpath.dpu_daemon.operation.serving import prepare, until_signal
 
 logger = logging.getLogger(__name__)
 
@@ -93,22 +91,9 @@ async def _serving(shell: ManagerShell, directory: str) -> AsyncIterator[Manager
 
 async def serve(config: ManagerConfig, directory: str, ready: Callable[[ManagerShell], None]) -> None:
     """Run until SIGTERM or SIGINT; jobs continue. Raises: PlaceUnusable: the jobs' file cannot be written."""
-    logs.set_up(config.operation.log)
-    notifier = Notifier.from_environment()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(logs.loop_fault)
+    notifier = prepare(config.operation.log)
     async with running_manager(config, directory) as shell:
-        working = asyncio.create_task(shell.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, working.cancel)
-        notifier.ready(f"engine {shell.engine.name}")
-        ready(shell)
-        try:
-            await working
-        except asyncio.CancelledError:
-            pass
-        finally:
-            notifier.stopping()
+        await until_signal(shell.run(), notifier, f"engine {shell.engine.name}", partial(ready, shell))
 
 
 def run(config: ManagerConfig, directory: str, ready: Callable[[ManagerShell], None]) -> None:
