@@ -1,20 +1,16 @@
 """Messages of many devices, one batch each, from gateways with CURVE keys: one ROUTER, no sessions.
 
-The owner watches the listener's descriptor and calls `take` whenever it is readable; descriptors of libzmq are
-edge-triggered, and sending may consume the edge, so that what is left keeps an own descriptor readable.
+The owner watches the listener's descriptor and calls `take` whenever it is readable.
 """
 
 from __future__ import annotations
 
-import os
-import select
 from collections.abc import Mapping
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from offpath.bindings.errors import PlaceUnusable
-from offpath.bindings.zeromq.authority import Authority
-from offpath.bindings.zeromq.library import CLUSTER, has_news, monitored, next_event, set_limits, unmonitored, zmq
-from offpath.bindings.zeromq.watch import PartWatch
+from offpath.bindings.zeromq.library import CLUSTER, has_news, set_limits, zmq
+from offpath.bindings.zeromq.router import Router
 
 MAX_GATEWAYS: Final = 256
 """Connections."""
@@ -40,46 +36,18 @@ class BatchListener:
     of a batch. Raises: NobodyAllowed: it is empty. PlaceUnusable."""
 
     def __init__(self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str, most_bytes: int) -> None:
-        self._context = zmq.Context(1)
         self._open: set[int] = set()
-        self._is_awake = False
-        try:
-            self._authority = Authority(self._context, domain, allowed, lambda: len(self._open) >= MAX_GATEWAYS)
-        except BaseException:
-            self._context.destroy(0)
-            raise
-        self._sock = self._context.socket(zmq.ROUTER)
-        self._monitor = monitored(self._sock)
-        self._parts = PartWatch()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.epoll(select.EPOLL_CLOEXEC)
-        for fd in (
-            int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake, self._parts.fileno()
-        ):  # fmt: skip
-            self._poll.register(fd, select.EPOLLIN)
-        self._set_up(secret, domain, most_bytes)
-        try:
-            self._sock.bind(address)
-        except zmq.ZMQError as fault:
-            self.close()
-            raise PlaceUnusable(f"{address}: {fault.strerror}") from None
-        self.address: str = cast(bytes, self._sock.last_endpoint).decode().rstrip("\0")
-
-    def _set_up(self, secret: bytes, domain: str, most_bytes: int) -> None:
-        sock = self._sock
-        set_limits(sock, CLUSTER)
-        for option, value in (
+        options = (
             (zmq.MAXMSGSIZE, most_bytes + _OVERHEAD), (zmq.SNDHWM, _ANSWERS), (zmq.RCVHWM, _QUEUED),
-            (zmq.RCVBUF, _RECEIVE_BYTES), (zmq.LINGER, 0), (zmq.ROUTER_MANDATORY, 1), (zmq.ROUTER_HANDOVER, 0),
-            (zmq.CURVE_SERVER, 1), (zmq.ZAP_ENFORCE_DOMAIN, 1),
-        ):  # fmt: skip
-            sock.setsockopt(option, value)
-        sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
-        sock.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+            (zmq.RCVBUF, _RECEIVE_BYTES), (zmq.LINGER, 0),
+        )  # fmt: skip
+        self._router = Router(secret, allowed, domain, lambda: len(self._open) >= MAX_GATEWAYS, CLUSTER, options)
+        self._sock, self._parts = self._router.sock, self._router.parts
+        self.address = self._router.bind(address)
 
     def fileno(self) -> int:
         """Readable: call `take`."""
-        return self._poll.fileno() if not self._poll.closed else -1
+        return self._router.fileno()
 
     @property
     def connections(self) -> int:
@@ -89,13 +57,13 @@ class BatchListener:
     @property
     def refused(self) -> int:
         """Handshakes with a key that is not listed."""
-        return self._authority.refused
+        return self._router.authority.refused
 
     def take(self, most: int) -> list[Received]:
         """Up to ``most`` batches; does not block. If more wait, `fileno` stays readable. 0: serves handshakes only."""
-        if self._context.closed:
+        if self._router.is_closed:
             return []
-        is_rest = self._authority.serve()
+        is_rest = self._router.authority.serve()
         self._watch()
         found = list[Received]()
         while len(found) < most and (received := self._read_one()) is not None:
@@ -105,11 +73,11 @@ class BatchListener:
             for fd in self._parts.look().over:
                 self._parts.cut(fd)
         is_more = has_news(self._sock)  # also if none was to be read: it takes the descriptor's edge
-        self._show(is_rest or (is_more and most > 0))
+        self._router.show(is_rest or (is_more and most > 0))
         return found
 
     def _watch(self) -> None:
-        while (event := next_event(self._monitor)) is not None:
+        while (event := self._router.next_event()) is not None:
             kind, fd = event
             if kind == zmq.EVENT_ACCEPTED:
                 self._open.add(fd)
@@ -134,37 +102,18 @@ class BatchListener:
     def send(self, routing_id: bytes, body: bytes) -> bool:
         """Answer a batch. False: the connection is closed, or its peer takes no answers; the answer is dropped."""
         try:
-            self._sock.send_multipart((routing_id, body), zmq.NOBLOCK, copy=True)
+            self._router.send(routing_id, body)
         except zmq.ZMQError:  # zmq.Again is one
             return False
-        finally:
-            if has_news(self._sock):  # sending may have consumed the edge
-                self._show(True)
         return True
 
     def wake(self) -> None:
         """`take` is to be called again, though it returned as much as was asked for."""
-        self._show(True)
-
-    def _show(self, is_readable: bool) -> None:
-        if is_readable is not self._is_awake:
-            self._is_awake = is_readable
-            if is_readable:
-                os.eventfd_write(self._wake, 1)
-            else:
-                os.eventfd_read(self._wake)
+        self._router.show(True)
 
     def close(self) -> None:
         """Stop listening and hang up. Idempotent."""
-        if self._context.closed:
-            return
-        self._authority.close()
-        unmonitored(self._sock, self._monitor)
-        self._sock.close(0)
-        self._context.term()
-        self._parts.close()
-        self._poll.close()
-        os.close(self._wake)
+        self._router.close()
 
 
 class BatchEnd:

@@ -1,8 +1,8 @@
 """The daemon's end: one ROUTER for all host processes, and a connection object for each session on it.
 
 It has no thread. The owner watches the listener's descriptor as long as connections exist, and `accept` dispatches what
-they received. libzmq's descriptors are edge-triggered, and sending may consume the edge. So each turn reads to the end,
-or raises the listener's own descriptor until the rest is read.
+they received. Each turn reads to the end, or keeps the listener's own descriptor readable until the rest is read, see
+`Router`.
 
 libzmq's monitor reports the end of a connection by its TCP descriptor, which the first frame maps to a session.
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 from collections import deque
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 from offpath.bindings.channel.session import (
     BYE,
@@ -28,11 +27,12 @@ from offpath.bindings.channel.session import (
     check_message,
     parse,
 )
-from offpath.bindings.errors import HostMessageError, PeerGone, PlaceUnusable
-from offpath.bindings.zeromq.authority import OURSELVES, Authority
+from offpath.bindings.errors import HostMessageError, PeerGone
+from offpath.bindings.zeromq.authority import OURSELVES
 from offpath.bindings.zeromq.connection import ZmqEnd
-from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
-from offpath.bindings.zeromq.watch import MOST_BYTES, PartWatch
+from offpath.bindings.zeromq.library import HOST, Pace, zmq
+from offpath.bindings.zeromq.router import Router
+from offpath.bindings.zeromq.watch import MOST_BYTES
 
 MAX_CONNECTIONS: Final = 1024
 _READ_AT_ONCE: Final = 64
@@ -171,7 +171,6 @@ class ZmqListener:
     def __init__(
         self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str = "offpath", pace: Pace = HOST
     ) -> None:
-        self._context = zmq.Context(1)
         self._public = zmq.curve_public(secret)
         self._own_public, self._own_secret = zmq.curve_keypair()
         self._connections: dict[bytes, ZmqHostConnection] = {}
@@ -183,57 +182,29 @@ class ZmqListener:
         """Closed connections whose frames may be unread, each with the turn in which the close was seen."""
         self._turn = 0
         self._is_listening = False
-        self._is_awake = False
-        try:
-            self._authority = Authority(
-                self._context, domain, {**allowed, self._own_public: OURSELVES} if allowed else {}, self._is_full
-            )
-        except BaseException:
-            self._context.destroy(0)
-            raise
-        self._sock = self._context.socket(zmq.ROUTER)
-        self._monitor = monitored(self._sock)
-        self._parts = PartWatch()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.epoll(select.EPOLL_CLOEXEC)
-        for fd in (
-            int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake, self._parts.fileno()
-        ):  # fmt: skip
-            self._poll.register(fd, select.EPOLLIN)
-        set_limits(self._sock, pace)
-        self._sock.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._sock.setsockopt(zmq.ROUTER_MANDATORY, 1)  # otherwise messages for a closed peer are dropped silently
-        self._sock.setsockopt(zmq.ROUTER_HANDOVER, 0)
-        self._sock.setsockopt(zmq.CURVE_SERVER, 1)
-        self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
-        self._sock.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
-        self._sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, nobody is accepted
-        try:
-            self._sock.bind(address)
-        except zmq.ZMQError as fault:
-            self._end()
-            raise PlaceUnusable(f"{address}: {fault.strerror}") from None
+        self._router = Router(secret, self._listed(allowed), domain, self._is_full, pace, ((zmq.LINGER, _LINGER_MS),))
+        self._sock, self._parts = self._router.sock, self._router.parts
+        self.address = self._router.bind(address)
         self._is_listening = True
-        self.address: str = cast(bytes, self._sock.last_endpoint).decode().rstrip("\0")
 
     # -- connections ----------------------------------------------------------------------------------------------
     def fileno(self) -> int:
         """See `HostListener.fileno`."""
-        return self._poll.fileno() if not self._poll.closed else -1
+        return self._router.fileno()
 
     def accept(self) -> ZmqHostConnection | None:
         """See `HostListener.accept`."""
-        if not self._waiting and not self._context.closed:
+        if not self._waiting and not self._router.is_closed:
             self.pump()
         connection = self._waiting.popleft() if self._waiting else None
-        self._show(bool(self._waiting) or self._is_awake)
+        self._router.show(bool(self._waiting) or self._router.is_awake)
         return connection
 
     def allow(self, allowed: Mapping[bytes, str]) -> None:
         """Replace the list. Ends the sessions of keys that are no longer listed. Raises: NobodyAllowed."""
-        self._authority.allow({**allowed, self._own_public: OURSELVES} if allowed else {})
+        self._router.authority.allow(self._listed(allowed))
         for connection in list(self._connections.values()):
-            if connection.peer not in self._authority.names:
+            if connection.peer not in self._router.authority.names:
                 connection.cut(HostMessageError("key", f"the key of {connection.peer} is no longer listed"))
 
     def self_connect(self) -> ZmqEnd:
@@ -245,7 +216,10 @@ class ZmqListener:
     @property
     def refused(self) -> int:
         """Handshakes that the allow-list refused."""
-        return self._authority.refused
+        return self._router.authority.refused
+
+    def _listed(self, allowed: Mapping[bytes, str]) -> dict[bytes, str]:
+        return {**allowed, self._own_public: OURSELVES} if allowed else {}
 
     def _is_full(self) -> bool:
         return len(self._open) >= MAX_CONNECTIONS
@@ -254,10 +228,10 @@ class ZmqListener:
     def pump(self) -> None:
         """Dispatch received frames, up to a bound; does not block. Afterwards nothing is left, or `fileno` stays
         readable."""
-        if self._context.closed:
+        if self._router.is_closed:
             return
         self._turn += 1
-        is_rest = self._authority.serve()
+        is_rest = self._router.authority.serve()
         self._watch()
         for _ in range(_READ_AT_ONCE):
             if not self._read_one():
@@ -268,11 +242,11 @@ class ZmqListener:
             self._part(self._turn - _PATIENCE)
         if self._parts.is_due():
             self._look_at_parts()
-        self._show(is_rest or bool(self._waiting))
+        self._router.show(is_rest or bool(self._waiting))
 
     def _watch(self) -> None:
         """Process the monitor's events: connections opened and closed."""
-        while (event := next_event(self._monitor)) is not None:
+        while (event := self._router.next_event()) is not None:
             kind, fd = event
             if kind == zmq.EVENT_ACCEPTED:
                 self._open.add(fd)
@@ -354,23 +328,12 @@ class ZmqListener:
     def send_to(self, routing_id: bytes, frame: bytes) -> bool:
         """Send a frame to one peer. False: its queue is full. Raises: PeerGone: its connection is closed."""
         try:
-            self._sock.send_multipart((routing_id, frame), zmq.NOBLOCK, copy=True)
+            self._router.send(routing_id, frame)
         except zmq.Again:
             return False
         except zmq.ZMQError as fault:
             raise PeerGone(f"host channel: {fault.strerror}") from None
-        finally:
-            if has_news(self._sock):  # sending may have consumed the edge
-                self._show(True)
         return True
-
-    def _show(self, is_readable: bool) -> None:
-        if is_readable is not self._is_awake:
-            self._is_awake = is_readable
-            if is_readable:
-                os.eventfd_write(self._wake, 1)
-            else:
-                os.eventfd_read(self._wake)
 
     def forget(self, routing_id: bytes) -> None:
         """Remove a closed session; its later frames are dropped."""
@@ -381,18 +344,7 @@ class ZmqListener:
 
     def _end_if_alone(self) -> None:
         if not self._is_listening and not self._connections:
-            self._end()
-
-    def _end(self) -> None:
-        if self._context.closed:
-            return
-        self._authority.close()
-        unmonitored(self._sock, self._monitor)
-        self._sock.close()
-        self._context.term()
-        self._parts.close()
-        self._poll.close()
-        os.close(self._wake)
+            self._router.close()
 
     def close(self) -> None:
         """See `HostListener.close`. Idempotent."""
