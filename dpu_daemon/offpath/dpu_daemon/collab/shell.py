@@ -98,7 +98,6 @@ class CollabShell:
         self.last_ends.pop(name, None)
         self._dirty.discard(name)
         self._learnt.discard(name)
-        self._changes.jobs.pop(name, None)
         self._changes.closed.append(name)
         self._kick.set()
 
