@@ -61,7 +61,7 @@ class Devices:
 
     def answer(self, message: CheckIn | Result, give: Callable[[Answer, bool], None]) -> None:
         """Call ``give`` with the answer, when what it says is on the disk, and whether the token was valid."""
-        found, is_valid, is_change = self._answered(message)
+        found, is_valid, is_change = self._answered(message, self._shell.advance())
         if is_change:
             self._shell.when_durable(lambda: give(found, is_valid))
         else:
@@ -70,8 +70,9 @@ class Devices:
     def answer_batch(self, batch: Batch, give: Callable[[Answers], None]) -> None:
         """As `answer`, for all messages of a batch at once."""
         answers, is_change = list[Answer](), False
+        now_ns = self._shell.advance()  # one time for all of them: nothing can come due before the last one
         for message in batch.items:
-            found, _, changes = self._answered(message)
+            found, _, changes = self._answered(message, now_ns)
             answers.append(found)
             is_change |= changes
         made = Answers(number=batch.number, items=answers)
@@ -86,9 +87,8 @@ class Devices:
         return Refusal(code=code, detail=detail[:200], retry_ms=retry_ms, now_ms=self._shell.now_ns() // _MS)
 
     # -- inside ---------------------------------------------------------------------------------------------------
-    def _answered(self, message: CheckIn | Result) -> tuple[Answer, bool, bool]:
+    def _answered(self, message: CheckIn | Result, now_ns: int) -> tuple[Answer, bool, bool]:
         """The answer, whether the token was valid, and whether the answer must wait for the disk."""
-        now_ns = self._shell.advance()
         now_ms = now_ns // _MS
         device = -1
         try:
