@@ -36,12 +36,13 @@ def read(body: bytes) -> Any:
 def _keys(value: Any) -> int:
     """Number of keys in all objects inside."""
     count = 0
-    waiting = [value]
+    waiting = [value] if type(value) in _NESTS else []
     while waiting:
         one = waiting.pop()
         if type(one) is dict:
             count += len(one)
-            waiting += [each for each in one.values() if each and type(each) in _NESTS]
-        elif type(one) is list:
-            waiting += [each for each in one if each and type(each) in _NESTS]
+            one = one.values()
+        for each in one:
+            if each and type(each) in _NESTS:
+                waiting.append(each)
     return count
