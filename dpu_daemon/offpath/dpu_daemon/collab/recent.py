@@ -90,6 +90,9 @@ class Recent:
 
     def _place_for(self, device: int) -> int:
         first = (device & self._mask) * _WAYS
-        place = min(range(first, first + _WAYS), key=self._sent_ms.__getitem__)
+        sent_ms, place = self._sent_ms, first
+        for other in range(first + 1, first + _WAYS):  # of few places: min() with a key takes twice as long
+            if sent_ms[other] < sent_ms[place]:
+                place = other
         self.forgotten += self._devices[place] >= 0
         return place
