@@ -58,6 +58,14 @@ def test_jobs_leases_and_who_has_worked_are_found_again(path: str) -> None:
     assert list(read.profile.samples) == [Sample(7, 1.5)]
 
 
+@pytest.mark.parametrize("count", [7, 8, 9, 63, 64, 65, 201])
+def test_any_number_of_leases_is_issued_and_ended_in_one_write(path: str, count: int) -> None:
+    issued = [lease(number) for number in range(1, count + 2)]
+    found = reopened(path, Changes(leases=issued), Changes(ended=list(range(1, count + 1))))
+    assert found.kept.leases == (issued[-1],)
+    assert found.kept.worked == {each.device for each in issued}
+
+
 def test_a_row_that_is_written_again_keeps_its_profile(path: str) -> None:
     made = job()
     first = Changes({"a": row_of(made, "")}, {"a": profile_row(made)})

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import orjson
@@ -32,6 +34,13 @@ _TABLES: Final = (
     " ended INTEGER NOT NULL)",
     "CREATE TABLE secret (value BLOB NOT NULL)",
 )
+
+_AT_ONCE: Final = (64, 8, 1)
+"""Rows of one statement."""
+_ISSUED: Final = {
+    count: f"INSERT INTO lease VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, 0)'] * count)}" for count in _AT_ONCE
+}
+_ENDED: Final = {count: f"UPDATE lease SET ended = 1 WHERE number IN ({', '.join('?' * count)})" for count in _AT_ONCE}
 
 
 @dataclass(slots=True)
@@ -125,9 +134,18 @@ class StateFile:
             list(changes.jobs.items()),
         )
         run("UPDATE job SET profile = ? WHERE name = ?", [(data, name) for name, data in changes.profiles.items()])
-        run("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?, 0)", changes.leases)
-        run("UPDATE lease SET ended = 1 WHERE number = ?", [(number,) for number in changes.ended])
+        self._run_for(_ISSUED, changes.leases)
+        self._run_for(_ENDED, [(number,) for number in changes.ended])
         self._purge(changes.purge_before_ns)
+
+    def _run_for(self, statements: dict[int, str], rows: Sequence[tuple[int | str, ...]]) -> None:
+        """``statements``: by the rows that each takes, most first. Decisions go on while one runs; after each, this
+        thread waits for the interpreter again."""
+        begin = 0
+        for count, statement in statements.items():
+            while len(rows) - begin >= count:
+                self._database.execute(statement, list(chain.from_iterable(rows[begin : begin + count])))
+                begin += count
 
     def _purge(self, before_ns: int) -> None:
         """Remove ended leases of earlier days, the oldest first, a part at a time. The last lease stays: the next one's
