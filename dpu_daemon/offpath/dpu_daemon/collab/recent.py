@@ -64,15 +64,14 @@ class Recent:
         place = self._find(device)
         if place < 0:
             place = self._place_for(device)
-            self._devices[place], self._sent_ms[place], self._full_ms[place] = device, -1, 0.0
-        last_ms = self._sent_ms[place]
-        if sent_ms < last_ms:
-            return Seen.OLDER
-        full_ms = self._full_ms[place]
-        if self._rate.wait_ms(full_ms, now_ms) > 0:
-            return Seen.TOO_SOON
-        self._sent_ms[place] = sent_ms
-        self._full_ms[place] = self._rate.full_at(full_ms, now_ms)
+            last_ms, full_ms = -1, 0.0
+        else:
+            last_ms, full_ms = self._sent_ms[place], self._full_ms[place]
+            if sent_ms < last_ms:
+                return Seen.OLDER
+            if self._rate.wait_ms(full_ms, now_ms) > 0:
+                return Seen.TOO_SOON
+        self._sent_ms[place], self._full_ms[place] = sent_ms, self._rate.full_at(full_ms, now_ms)
         return Seen.NEW if sent_ms > last_ms else Seen.AGAIN
 
     def wait_ms(self, device: int, now_ms: int) -> int:
@@ -95,4 +94,5 @@ class Recent:
             if sent_ms[other] < sent_ms[place]:
                 place = other
         self.forgotten += self._devices[place] >= 0
+        self._devices[place] = device
         return place
