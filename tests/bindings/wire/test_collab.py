@@ -121,3 +121,21 @@ def test_a_version_is_one_to_four_numbers() -> None:
     for text in ("", "14.", ".1", "1.2.3.4.5", "1" * 10, "1.a", "-1", "\u0661"):
         with pytest.raises(ValueError, match="one to four numbers"):
             collab.version_of(text)
+
+
+ANSWERS: list[collab.Answer] = [
+    collab.Leased(lease=(1 << 64) - 1, job='a "b"', round=2, expires_ms=1 << 53, now_ms=4),
+    collab.NoJob(why="idle", retry_ms=1, now_ms=2),
+    collab.Recorded(lease=1, now_ms=2),
+    collab.Refusal(code="json", detail="é\x00", retry_ms=0, now_ms=2),
+]
+
+
+@pytest.mark.parametrize("answer", [*ANSWERS, collab.Answers(number=7, items=ANSWERS)])
+def test_an_answer_is_written_as_it_is_read(answer: collab.Answer | collab.Answers) -> None:
+    body = collab.body_of(answer)
+    assert body == control.encode(answer)
+    if isinstance(answer, collab.Answers):
+        assert control.decode(collab.TO_GATEWAY, body) == answer
+    else:
+        assert control.decode(collab.TO_DEVICE, body) == answer

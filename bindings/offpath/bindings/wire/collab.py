@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
+import orjson
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from offpath.bindings.wire.fields import HIDING, STRICT, U32, U64, at_most
@@ -131,6 +132,11 @@ class Answers(_Message):
     kind: Literal["answers"] = "answers"
     number: U64
     items: list[Annotated[Answer, Field(discriminator="kind")]]
+
+
+def body_of(answer: Answer | Answers) -> bytes:
+    """The answer as JSON. Its fields are written as they are, without a copy of them: they are numbers and texts."""
+    return orjson.dumps(answer, default=vars)
 
 
 CHECK_IN: Final[TypeAdapter[CheckIn]] = TypeAdapter(CheckIn)

@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-import orjson
-from pydantic import BaseModel
-
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import control
-from offpath.bindings.wire.collab import FROM_GATEWAY, MOST_BATCH_BYTES
+from offpath.bindings.wire.collab import FROM_GATEWAY, MOST_BATCH_BYTES, Answers, Refusal, body_of
 from offpath.bindings.zeromq.batches import BatchListener, Received
 from offpath.dpu_daemon.collab.config import GatewaysTable
 from offpath.dpu_daemon.collab.devices import Devices, code_of
@@ -59,11 +56,11 @@ class Gateways:
             return
         self._devices.answer_batch(batch, give)
 
-    def _give(self, routing_id: bytes, answers: BaseModel) -> None:
+    def _give(self, routing_id: bytes, answers: Answers | Refusal) -> None:
         if self.listener.fileno() < 0:
             return  # closed meanwhile
         was_full = self._in_work >= MOST_AT_ONCE
         self._in_work -= 1
-        self.listener.send(routing_id, orjson.dumps(answers.model_dump()))
+        self.listener.send(routing_id, body_of(answers))
         if was_full:
             self.listener.wake()

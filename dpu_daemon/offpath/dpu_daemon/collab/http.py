@@ -18,12 +18,10 @@ from functools import partial
 from typing import Final, cast
 
 import httptools
-import orjson
-from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, PlaceUnusable
 from offpath.bindings.wire import control
-from offpath.bindings.wire.collab import CHECK_IN, MOST_MESSAGE_BYTES, RESULT, Answer, CheckIn, Refusal, Result
+from offpath.bindings.wire.collab import CHECK_IN, MOST_MESSAGE_BYTES, RESULT, Answer, CheckIn, Refusal, Result, body_of
 from offpath.dpu_daemon.collab.config import HttpTable
 from offpath.dpu_daemon.collab.devices import Devices, code_of
 from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified, address_of
@@ -316,7 +314,7 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, Refusal):
             status = _STATUS.get(answer.code, b"400 Bad Request")
             stays &= answer.code not in _ENDS
-        self._respond(status, _json(answer), stays)
+        self._respond(status, body_of(answer), stays)
 
     def _respond(self, status: bytes, body: bytes, stays: bool) -> None:
         self._is_busy = False
@@ -360,10 +358,6 @@ class Connection(asyncio.Protocol):
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
-
-
-def _json(answer: BaseModel) -> bytes:
-    return orjson.dumps(answer.model_dump())
 
 
 def _shut(sock: socket.socket) -> None:
