@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.collab.baselines import Ordered
+from offpath.sched.collab.baselines import By, Ordered
 from offpath.sched.collab.fairness import Standing, demand, queue
 from offpath.sched.collab.irs import JOB
 from offpath.sched.collab.lines import Entry, Line
@@ -35,9 +35,9 @@ FOLLOWERS: dict[str, Callable[[], CollabPolicy]] = {
     "venn": Scarcest,
     "venn-paper": Venn,
     "fair venn": lambda: Venn(epsilon=2.0),
-    "fifo": lambda: Ordered("fifo", lambda each: each.arrived_ns),
-    "srsf": lambda: Ordered("srsf", lambda each: each.remaining),
-    "random": lambda: Ordered("random", lambda each: each.rank),
+    "fifo": lambda: Ordered("fifo", By.ARRIVAL),
+    "srsf": lambda: Ordered("srsf", By.REMAINING),
+    "random": lambda: Ordered("random", By.RANK),
 }
 
 

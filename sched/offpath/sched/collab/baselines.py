@@ -5,10 +5,27 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
 from itertools import accumulate
+from typing import Final
 
 from offpath.sched.collab.lines import Entry, Line
 from offpath.sched.collab.port import Draw, Waiting
+
+
+class By(Enum):
+    """What jobs are sorted by: the least goes first."""
+
+    ARRIVAL = auto()
+    REMAINING = auto()
+    RANK = auto()
+
+
+_KEYS: Final[dict[By, Callable[[Waiting], float]]] = {
+    By.ARRIVAL: lambda each: each.arrived_ns,
+    By.REMAINING: lambda each: each.remaining,
+    By.RANK: lambda each: each.rank,
+}
 
 
 class Ordered:
@@ -16,8 +33,8 @@ class Ordered:
 
     is_steady = True
 
-    def __init__(self, name: str, key: Callable[[Waiting], float], *, has_tiers: bool = False) -> None:
-        self.name, self.has_tiers, self._key = name, has_tiers, key
+    def __init__(self, name: str, by: By, *, has_tiers: bool = False) -> None:
+        self.name, self.has_tiers, self.by, self._key = name, has_tiers, by, _KEYS[by]
         self._lines: dict[int, Line] = {}
         self._waiting: dict[str, tuple[int, Entry]] = {}
 

@@ -97,7 +97,7 @@ class Irs:
         """Bits of the groups with a queue, the scarcest first."""
         self.turns = 0
         """Groups whose turn was computed, ever: what planning costs."""
-        self._reading = reading
+        self.reading = reading
         self._queues: dict[int, int] = {}
         self._place: dict[int, int] = {}
         self._weights = np.zeros(0)
@@ -222,8 +222,8 @@ class Irs:
             if queue * shares[giver] > its * share:
                 taken.append(giver)
                 share += both
-                queue += its if self._reading.accumulates else 0
-            elif self._reading.breaks:
+                queue += its if self.reading.accumulates else 0
+            elif self.reading.breaks:
                 break
         return read, tuple(taken)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from offpath.sched.collab.baselines import Ordered, apple, google, meta
+from offpath.sched.collab.baselines import By, Ordered, apple, google, meta
 from offpath.sched.collab.port import CollabPolicy, Draw
 from offpath.sched.collab.scarce import Scarcest
 from offpath.sched.collab.venn import Venn
@@ -21,10 +21,10 @@ COLLAB_POLICIES: Final[dict[str, Callable[[Draw], CollabPolicy]]] = {
     "venn": lambda draw: Scarcest(),
     "venn-paper": venn_paper,
     "venn-irs": lambda draw: Venn("venn-irs", has_tiers=False),
-    "tiers-fifo": lambda draw: Ordered("tiers-fifo", lambda each: each.arrived_ns, has_tiers=True),
-    "fifo": lambda draw: Ordered("fifo", lambda each: each.arrived_ns),
-    "srsf": lambda draw: Ordered("srsf", lambda each: each.remaining),
-    "random": lambda draw: Ordered("random", lambda each: each.rank),
+    "tiers-fifo": lambda draw: Ordered("tiers-fifo", By.ARRIVAL, has_tiers=True),
+    "fifo": lambda draw: Ordered("fifo", By.ARRIVAL),
+    "srsf": lambda draw: Ordered("srsf", By.REMAINING),
+    "random": lambda draw: Ordered("random", By.RANK),
     "random-apple": apple,
     "random-meta": meta,
     "random-google": google,

@@ -36,7 +36,7 @@ class Venn:
     ) -> None:
         self.name, self.has_tiers = name, has_tiers
         self.irs = irs.Irs(reading)
-        self._epsilon = epsilon
+        self.epsilon = epsilon
         self._groups: dict[int, _Group] = {}
         self._waiting: dict[str, tuple[Waiting, Entry]] = {}
 
@@ -48,7 +48,7 @@ class Venn:
 
     def waits(self, waiting: Waiting) -> None:
         """See `CollabPolicy`."""
-        entry = (demand(waiting.remaining, waiting.standing, self._epsilon), waiting.arrived_ns, waiting.job)
+        entry = (demand(waiting.remaining, waiting.standing, self.epsilon), waiting.arrived_ns, waiting.job)
         known = self._waiting.get(waiting.job)
         if known is not None and known[0].bit == waiting.bit:
             group = self._groups[waiting.bit]
@@ -98,4 +98,4 @@ class Venn:
                     yield entry[2]
 
     def _queued(self, bit: int, group: _Group) -> None:
-        self.irs.queued(bit, queue(len(group.line), group.alone_ns, group.served_ns, self._epsilon))
+        self.irs.queued(bit, queue(len(group.line), group.alone_ns, group.served_ns, self.epsilon))

@@ -11,7 +11,7 @@ round at once, and repeats one that was aborted.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,10 +22,11 @@ from offpath.sched.collab.records import DAY_NS, Job, Request, RoundEnd, RoundEn
 from offpath.sched.collab.requirements import Catalogue
 from offpath.sched.collab.rounds import tier_of, waiting
 from offpath.sched.collab.supply import HOUR_NS, Supply
-from offpath.sched.collab.tiers import Profile
+from offpath.sched.collab.tiers import Profile, Tiers
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.engine import can_compile
-from offpath.sched.sim import collab_kernel as k
+from offpath.sched.sim import collab_columns as k
+from offpath.sched.sim.collab_kernel import kernels
 from offpath.sched.sim.collab_records import NEVER, CollabJob, CollabRun, Day, Devices, Ints, JobOutcome
 
 _NS: Final = 10**9
@@ -39,6 +40,9 @@ _FEW_ATOMS: Final = 8
 class CollabSimulation:
     """``days``: by number. ``ended``: is given every round that ends."""
 
+    _width = k.J_WIDTH
+    """Columns of jobs."""
+
     def __init__(
         self,
         policy: CollabPolicy,
@@ -51,7 +55,7 @@ class CollabSimulation:
     ) -> None:
         """``compiled``: use numba; None: if installed."""
         self._policy, self._draw, self._devices, self._days, self._ended = policy, draw, devices, days, ended
-        self._serve, self._tally = k.kernels(can_compile() if compiled is None else compiled)
+        self._kernels = kernels(can_compile() if compiled is None else compiled)
         self._columns = _device_columns(devices)
         self._of = np.zeros((0, k.J_WIDTH), np.int64)
         self._leases = np.zeros((k.L_HEIGHT, 0), np.int64)
@@ -95,7 +99,7 @@ class CollabSimulation:
         self._speeds = np.array(
             [[dict(each.numbers).get(name, 0) for each in self._devices.kinds] for name in names] or [[0]], np.int64
         )  # fmt: skip
-        self._of = _job_columns(jobs, names)
+        self._of = _job_columns(jobs, names, self._width)
         self._leases = np.zeros((k.L_HEIGHT, int(self._of[:, k.J_DEMAND].sum())), np.int64)
         self._heap = np.zeros(int(self._of[:, k.J_ANSWERS_AT].sum()), np.int64)
         self._touched = np.zeros(len(jobs), np.int64)
@@ -133,7 +137,7 @@ class CollabSimulation:
         if self._supplied != self._catalogue.version:
             self._state[k.LEFT] = 1
         arrival_ns = self._arrivals[0][0] if self._arrivals else NEVER
-        code: int = self._serve(
+        code: int = self._kernels["serve"](
             self._state, day.times_ns, day.device, day.ends_ns, self._day, (self._supply.hour + 1) * HOUR_NS,
             arrival_ns, self._policy.is_steady, self._candidates, self._atoms, self._speeds, self._counts,
             self._columns, self._of, self._leases, self._heap, self._touched,
@@ -158,13 +162,17 @@ class CollabSimulation:
         if number >= 0:
             self._end(self._jobs[self._order[number]], number, now_ns)
             return
-        _, _, wanted = heapq.heappop(self._arrivals)
-        spec = wanted.spec
+        job = self._open(now_ns)
+        self._policy.opened(job.spec.name, job.bit)
+        self._request(job, self._wanted[job.spec.name], now_ns)
+
+    def _open(self, now_ns: int) -> Job:
+        """The next job comes."""
+        spec = heapq.heappop(self._arrivals)[2].spec
         bit = self._catalogue.open(spec.requirement)
         job = Job(spec, bit, now_ns, Profile(max(2, spec.tiers)), Standing(spec.alone_ns, 0))
         self._jobs[spec.name] = job
-        self._policy.opened(spec.name, bit)
-        self._request(job, wanted, now_ns)
+        return job
 
     # -- rounds ----------------------------------------------------------------------------------------------------
     def _request(self, job: Job, wanted: CollabJob, now_ns: int) -> None:
@@ -174,7 +182,7 @@ class CollabSimulation:
         job.bounds, made.tier = tier_of(job, self._draw) if self._policy.has_tiers else (None, None)
         job.request = made
         of, number = self._of, self._numbers[job.spec.name]
-        least, below = _speeds_of(job)
+        least, below = speeds_of(job.bounds, made.tier)
         of[number, _OF_ROUND] = wanted.demand, deadline_ns, NEVER, job.last_round, least, below, 0
         self._changed[job.spec.name] = None
         self._tell()
@@ -185,7 +193,7 @@ class CollabSimulation:
         assert request is not None
         wanted, outcome = self._wanted[name], self._outcomes[name]
         is_complete = bool(of[number, k.J_ENOUGH_NS] < request.deadline_ns)
-        done, served_ns = self._tally(of, self._leases, number, now_ns, now_ns if is_complete else now_ns - 1)
+        done, served_ns = self._kernels["tally"](of, self._leases, number, now_ns, now_ns if is_complete else now_ns - 1)
         job.served_ns += int(served_ns)
         job.standing = Standing(job.spec.alone_ns, job.served_ns)
         assigned = request.demand - int(of[number, k.J_REMAINING])
@@ -282,18 +290,20 @@ class CollabSimulation:
             places = {atom: number for number, atom in enumerate(self._distinct)}
             self._atoms = np.array([places[atom] for atom in found], np.int64)
             self._candidates = np.full((len(self._distinct), len(self._order) + 1), k.UNKNOWN, np.int64)
-        self._policy.supplied(self._supply.by_atom(self._catalogue.atom))
+        self._supplied_with(self._supply.by_atom(self._catalogue.atom))
         self._forget()
         self._state[k.COUNTED], self._state[k.LEFT] = place, self._left()
 
+    def _supplied_with(self, by_atom: Mapping[int, int]) -> None:
+        self._policy.supplied(by_atom)
 
-def _speeds_of(job: Job) -> tuple[int, int]:
-    """The least speed of the request's tier, and that above it."""
-    request = job.request
-    if request is None or request.tier is None or job.bounds is None:
+
+def speeds_of(tiers: Tiers | None, tier: int | None) -> tuple[int, int]:
+    """The least speed of the tier, and that above it."""
+    if tier is None or tiers is None:
         return -NEVER, NEVER
-    bounds = (-NEVER, *job.bounds.bounds, NEVER)
-    return bounds[request.tier], bounds[request.tier + 1]
+    bounds = (-NEVER, *tiers.bounds, NEVER)
+    return bounds[tier], bounds[tier + 1]
 
 
 def _device_columns(devices: Devices) -> Ints:
@@ -303,9 +313,9 @@ def _device_columns(devices: Devices) -> Ints:
     return found
 
 
-def _job_columns(jobs: Sequence[CollabJob], names: list[str]) -> Ints:
+def _job_columns(jobs: Sequence[CollabJob], names: list[str], width: int) -> Ints:
     """Of jobs that have not come. ``names``: of the speeds."""
-    found = np.zeros((len(jobs), k.J_WIDTH), np.int64)
+    found = np.zeros((len(jobs), width), np.int64)
     leases = answers = 0
     for row, job in zip(found, jobs, strict=True):
         quorum = -(-job.spec.quorum_percent * job.demand // 100)

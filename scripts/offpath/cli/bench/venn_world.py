@@ -28,7 +28,7 @@ from offpath.sched.collab.port import CollabPolicy, Waiting
 from offpath.sched.collab.records import MOST_DEADLINE_NS, JobSpec
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.venn import Venn
-from offpath.sched.sim.collab import CollabSimulation
+from offpath.sched.sim.collab_fast import simulation
 from offpath.sched.sim.collab_records import CollabRun
 
 _STANDING: Final = Standing(1, 0)
@@ -222,9 +222,9 @@ def _simulated(case: Case, clients: int, count: int) -> tuple[CollabRun, float]:
     jobs = jobs_of("even", case.jobs, Scale(share=1, shorter=1), 3, clients, case.seed)
     random = Random(case.seed)
     policy = make(case.policy, random.randrange)
-    simulation = CollabSimulation(policy, random.randrange, population.devices, days.__getitem__)
+    world = simulation(policy, random.randrange, population.devices, days.__getitem__)
     begun = time.process_time()
-    run = simulation.run(jobs, count)
+    run = world.run(jobs, count)
     return run, time.process_time() - begun
 
 

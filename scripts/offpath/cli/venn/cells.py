@@ -16,7 +16,7 @@ from offpath.sched.collab.policies import COLLAB_POLICIES, make
 from offpath.sched.collab.port import GROUP, CollabPolicy, Draw
 from offpath.sched.collab.venn import Venn
 from offpath.sched.errors import SchedError
-from offpath.sched.sim.collab import CollabSimulation
+from offpath.sched.sim.collab_fast import simulation
 
 MOST_DAYS: Final = 2_000
 _S: Final = 10**9
@@ -74,7 +74,7 @@ def cell(**words: Any) -> dict[str, Any]:
     random = Random(world.seed)
     policy = policy_of(world.policy, random.randrange, world.epsilon)
     begun = time.process_time()
-    run = CollabSimulation(policy, random.randrange, population.devices, population.day).run(jobs, MOST_DAYS)
+    run = simulation(policy, random.randrange, population.devices, population.day).run(jobs, MOST_DAYS)
     seconds = time.process_time() - begun
     outcomes = [run.jobs[job.spec.name] for job in jobs]
     if any(each.ended_ns < 0 for each in outcomes):
