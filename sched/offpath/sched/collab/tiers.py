@@ -36,10 +36,11 @@ class Sample(NamedTuple):
 
 def tail_s(responses: Sequence[float]) -> float:
     """The 95th percentile of the log-normal distribution that fits them (maximum likelihood). All above 0."""
-    return math.exp(_log_tail(np.log(responses)))
+    return math.exp(log_tail(np.log(responses)))
 
 
-def _log_tail(logs: NDArray[np.float64]) -> float:
+def log_tail(logs: NDArray[np.float64]) -> float:
+    """The logarithm of `tail_s`, of responses' logarithms."""
     mean = float(logs.sum()) / len(logs)
     deviations = logs - mean
     return mean + _TAIL * math.sqrt(float(deviations @ deviations) / len(logs))
@@ -118,8 +119,8 @@ class Profile:
         cuts = [0, *np.searchsorted(speeds, bounds).tolist(), count]
         if min(end - begin for begin, end in pairwise(cuts)) < LEAST_SAMPLES:
             return None  # most devices are of one speed
-        whole = _log_tail(logs)
-        parts = [math.exp(_log_tail(logs[begin:end]) - whole) for begin, end in pairwise(cuts)]
+        whole = log_tail(logs)
+        parts = [math.exp(log_tail(logs[begin:end]) - whole) for begin, end in pairwise(cuts)]
         return Tiers(tuple(bounds.tolist()), tuple(parts))
 
 
@@ -132,7 +133,12 @@ def chosen(tiers: Tiers | None, response_s: float, schedule_s: float, draw: Call
         return None
     count = len(tiers.speedups)
     tier = draw(count)
+    return tier if is_worth(count, tiers.speedups[tier], response_s, schedule_s) else None
+
+
+def is_worth(count: int, speedup: float, response_s: float, schedule_s: float) -> bool:
+    """Line 7: a round by one of ``count`` tiers, whose g is ``speedup``, is shorter."""
     if schedule_s <= 0:
-        return tier if tiers.speedups[tier] < 1 else None  # devices abound: the limit of line 7 for c → ∞
+        return speedup < 1  # devices abound: the limit for c → ∞
     ratio = response_s / schedule_s
-    return tier if count + tiers.speedups[tier] * ratio < ratio + 1 else None
+    return count + speedup * ratio < ratio + 1

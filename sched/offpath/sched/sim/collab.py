@@ -22,7 +22,7 @@ from offpath.sched.collab.records import DAY_NS, Job, Request, RoundEnd, RoundEn
 from offpath.sched.collab.requirements import Catalogue
 from offpath.sched.collab.rounds import tier_of, waiting
 from offpath.sched.collab.supply import HOUR_NS, Supply
-from offpath.sched.collab.tiers import Profile, Tiers
+from offpath.sched.collab.tiers import Profile
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.engine import can_compile
 from offpath.sched.sim import collab_columns as k
@@ -182,7 +182,7 @@ class CollabSimulation:
         job.bounds, made.tier = tier_of(job, self._draw) if self._policy.has_tiers else (None, None)
         job.request = made
         of, number = self._of, self._numbers[job.spec.name]
-        least, below = speeds_of(job.bounds, made.tier)
+        least, below = speeds_of(job.bounds.bounds if job.bounds else (), made.tier)
         of[number, _OF_ROUND] = wanted.demand, deadline_ns, NEVER, job.last_round, least, below, 0
         self._changed[job.spec.name] = None
         self._tell()
@@ -298,12 +298,12 @@ class CollabSimulation:
         self._policy.supplied(by_atom)
 
 
-def speeds_of(tiers: Tiers | None, tier: int | None) -> tuple[int, int]:
-    """The least speed of the tier, and that above it."""
-    if tier is None or tiers is None:
+def speeds_of(bounds: tuple[int, ...], tier: int | None) -> tuple[int, int]:
+    """The least speed of the tier, and that above it. ``bounds``: `Tiers.bounds`."""
+    if tier is None:
         return -NEVER, NEVER
-    bounds = (-NEVER, *tiers.bounds, NEVER)
-    return bounds[tier], bounds[tier + 1]
+    speeds = (-NEVER, *bounds, NEVER)
+    return speeds[tier], speeds[tier + 1]
 
 
 def _device_columns(devices: Devices) -> Ints:

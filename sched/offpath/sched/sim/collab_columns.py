@@ -142,6 +142,12 @@ S_SPEED: Final = 0
 """Place of the speed among all that there are."""
 S_RESPONSE_NS: Final = 1
 S_HEIGHT: Final = 2
+
+# Rows of a job's tiers, by tier, see `is_learnt`.
+C_BELOW: Final = 0
+C_SPEED: Final = 1
+C_HEIGHT: Final = 2
+
 EXACT: Final = 2**53
 """Integers below it are exact as a float."""
 RANKS: Final = 1 << 32

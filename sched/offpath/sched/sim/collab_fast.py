@@ -6,6 +6,7 @@ come and go, with the supply, and with requests whose tier or rank matters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -14,11 +15,11 @@ import numpy as np
 from offpath.sched.collab.baselines import By, Ordered
 from offpath.sched.collab.irs import PAPER
 from offpath.sched.collab.port import CollabPolicy, Draw
-from offpath.sched.collab.records import DAY_NS, Job, RoundEnd, RoundEnded
+from offpath.sched.collab.records import DAY_NS, MOST_TIERS, RoundEnd, RoundEnded
 from offpath.sched.collab.requirements import MOST_REQUIREMENTS
 from offpath.sched.collab.scarce import Scarcest
 from offpath.sched.collab.supply import HOUR_NS
-from offpath.sched.collab.tiers import MOST_SAMPLES, Profile, Tiers, chosen
+from offpath.sched.collab.tiers import MOST_SAMPLES, is_worth, log_tail
 from offpath.sched.collab.venn import Venn
 from offpath.sched.ina.engine import can_compile
 from offpath.sched.sim import collab_columns as k
@@ -70,6 +71,8 @@ class FastSimulation(CollabSimulation):
         kept = MOST_SAMPLES if self._policy.has_tiers else 0
         self._samples = np.zeros((count, k.S_HEIGHT, kept), np.int64)
         self._bins = np.zeros((count, len(self._known_speeds)), np.int64)
+        self._cuts = np.zeros((count, k.C_HEIGHT, MOST_TIERS + 1), np.int64)
+        self._ordered_ns = np.zeros(MOST_SAMPLES, np.int64)
         self._draws = np.zeros(_DRAWS, np.int64)
         self._groups = np.zeros((k.G_HEIGHT, MOST_REQUIREMENTS + 1), np.int64)
         self._lattice = np.zeros((k.A_ABLE, 0), np.int64)
@@ -119,6 +122,7 @@ class FastSimulation(CollabSimulation):
             arrival_ns, (self._day + 1) * DAY_NS, self._candidates, self._atoms, self._speeds, self._places,
             self._counts, self._columns, self._of, self._leases, self._heap, self._touched, self._draws, self._groups,
             self._lattice, self._keys, self._samples, self._bins,
+            self._cuts,
         )  # fmt: skip
         return code
 
@@ -128,13 +132,13 @@ class FastSimulation(CollabSimulation):
             job = self._open(now_ns)
             number = self._numbers[job.spec.name]
             self._of[number, k.J_BIT] = job.bit
-            self._ask_again(job, number)
+            self._ask_again(number)
             return
         name = self._order[number]
         if self._ended is not None:
             self._ended(self._round_ended(name, number, now_ns))
         if self._of[number, k.J_ROUNDS] < self._wanted[name].rounds:
-            self._ask_again(self._jobs[name], number)
+            self._ask_again(number)
             return
         self._outcomes[name].ended_ns = now_ns
         self._catalogue.close(self._jobs.pop(name).spec.requirement)
@@ -148,13 +152,13 @@ class FastSimulation(CollabSimulation):
         )  # fmt: skip
 
     # -- requests --------------------------------------------------------------------------------------------------
-    def _ask_again(self, job: Job, number: int) -> None:
+    def _ask_again(self, number: int) -> None:
         """The job's next round; it begins in the kernel."""
         self._draw_due()
         row = self._of[number]
         row[k.J_RANK] = self._draw(k.RANKS)
-        tiers, tier = self._tier(job, number)
-        row[k.J_LEAST_SPEED], row[k.J_BELOW_SPEED] = speeds_of(tiers, tier)
+        bounds, tier = self._tier(number)
+        row[k.J_LEAST_SPEED], row[k.J_BELOW_SPEED] = speeds_of(bounds, tier)
         row[k.J_HAS_TIER] = tier is not None
         self._state[k.ASKED] = number
 
@@ -164,24 +168,26 @@ class FastSimulation(CollabSimulation):
             self._draw(below)
         self._state[k.DRAWS] = 0
 
-    def _tier(self, job: Job, number: int) -> tuple[Tiers | None, int | None]:
-        """As `rounds.tier_of`."""
+    def _tier(self, number: int) -> tuple[tuple[int, ...], int | None]:
+        """As `rounds.tier_of`: the bounds of the tiers, and the one that the request is restricted to."""
         row = self._of[number]
-        rounds = int(row[k.J_ROUNDS])
-        if not self._policy.has_tiers or not row[k.J_TIERS] or not rounds:
-            return None, None
-        tiers = self._profile(job, number).tiers()
+        count, rounds = int(row[k.J_TIERS]), int(row[k.J_ROUNDS])
+        if not (self._policy.has_tiers and count and rounds and row[k.J_IS_LEARNT]):
+            return (), None
+        tier = self._draw(count)
         response_s, schedule_s = (int(row[each]) / rounds / _NS for each in (k.J_RESPONSE_NS, k.J_SCHEDULE_NS))
-        return tiers, chosen(tiers, response_s, schedule_s, self._draw)
+        if not is_worth(count, self._speedup(number, tier), response_s, schedule_s):
+            return (), None
+        places = self._cuts[number, k.C_SPEED, 1:count]
+        return tuple(self._known_speeds[places].tolist()), tier
 
-    def _profile(self, job: Job, number: int) -> Profile:
-        """From the kernel's samples, the oldest first."""
-        count = int(self._of[number, k.J_SAMPLES])
-        some = self._samples[number]
-        some = np.roll(some, -count, axis=1) if count > MOST_SAMPLES else some[:, :count]
-        profile = Profile(job.spec.tiers)
-        profile.learn_all(self._known_speeds[some[k.S_SPEED]], some[k.S_RESPONSE_NS] / _NS)
-        return profile
+    def _speedup(self, number: int, tier: int) -> float:
+        """g of the tier."""
+        learnt = int(self._of[number, k.J_SAMPLES])
+        self._kernels["by_speed"](learnt, self._samples[number], self._bins[number], self._ordered_ns)
+        logs = np.log(self._ordered_ns[: min(learnt, MOST_SAMPLES)] / _NS)
+        begin, end = self._cuts[number, k.C_BELOW, tier : tier + 2].tolist()
+        return math.exp(log_tail(logs[begin:end]) - log_tail(logs))
 
     # -- supply ----------------------------------------------------------------------------------------------------
     def _supplied_with(self, by_atom: Mapping[int, int]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from offpath.sched.collab.tiers import LEAST_SAMPLES, MOST_SAMPLES
 from offpath.sched.sim import collab_columns
 from offpath.sched.sim.collab_columns import (
-    EVENT, FILLED, SUPPLY, ATOM, ASK, ARRIVAL, ROUND, POSITION, LEFT, COUNTED, FORCED, NEXT_NS, JOB, ATOM_OF, TOUCHED, IS_STALE, ASKED, DRAWS, ORDER, HAS_TIERS, IS_WATCHED, STATE, BY_ARRIVAL, BY_REMAINING, BY_RANK, BY_SCARCITY, BY_OWNER, NOBODY, OPEN, UNKNOWN, J_DEMAND, J_REMAINING, J_WORK, J_ANSWERS_AT, J_DEADLINE_NS, J_ENOUGH_NS, J_ROUND, J_SPEED, J_LEAST_SPEED, J_BELOW_SPEED, J_IS_TOUCHED, J_FIRST, J_HEAP, J_HEAP_SIZE, J_WIDTH, NO_ROUND, J_TOLD, J_LATER, J_RANK, J_BIT, J_TIE, J_LASTS_NS, J_LAST_ROUND, J_SUBMITTED_NS, J_FILLED_NS, J_ROUNDS, J_WANTED, J_ROUNDS_KNOWN, J_TIERS, J_HAS_TIER, J_SAMPLES, J_IS_LEARNT, J_DONE, J_IS_COMPLETE, J_ASSIGNED, J_WASTED, J_ABORTED, J_SCHEDULE_NS, J_RESPONSE_NS, J_LONG_WIDTH, G_SIZE, G_QUEUE, G_PLACE, G_BIT, G_SHARE, G_INSIDE, G_IS_TAKEN, G_HEIGHT, A_SUPPLY, A_OWNER, A_ABLE, S_SPEED, S_RESPONSE_NS, S_HEIGHT, EXACT, RANKS, L_BEGAN_NS, L_ANSWER_NS, L_DEVICE, L_HEIGHT, D_KIND, D_UNIT_NS, D_NETWORK_NS, D_WORKED, D_FREE_NS, D_HELD_BY, D_HELD_ROUND, D_WIDTH
+    EVENT, FILLED, SUPPLY, ATOM, ASK, ARRIVAL, ROUND, POSITION, LEFT, COUNTED, FORCED, NEXT_NS, JOB, ATOM_OF, TOUCHED, IS_STALE, ASKED, DRAWS, ORDER, HAS_TIERS, IS_WATCHED, STATE, BY_ARRIVAL, BY_REMAINING, BY_RANK, BY_SCARCITY, BY_OWNER, NOBODY, OPEN, UNKNOWN, J_DEMAND, J_REMAINING, J_WORK, J_ANSWERS_AT, J_DEADLINE_NS, J_ENOUGH_NS, J_ROUND, J_SPEED, J_LEAST_SPEED, J_BELOW_SPEED, J_IS_TOUCHED, J_FIRST, J_HEAP, J_HEAP_SIZE, J_WIDTH, NO_ROUND, J_TOLD, J_LATER, J_RANK, J_BIT, J_TIE, J_LASTS_NS, J_LAST_ROUND, J_SUBMITTED_NS, J_FILLED_NS, J_ROUNDS, J_WANTED, J_ROUNDS_KNOWN, J_TIERS, J_HAS_TIER, J_SAMPLES, J_IS_LEARNT, J_DONE, J_IS_COMPLETE, J_ASSIGNED, J_WASTED, J_ABORTED, J_SCHEDULE_NS, J_RESPONSE_NS, J_LONG_WIDTH, G_SIZE, G_QUEUE, G_PLACE, G_BIT, G_SHARE, G_INSIDE, G_IS_TAKEN, G_HEIGHT, A_SUPPLY, A_OWNER, A_ABLE, S_SPEED, S_RESPONSE_NS, S_HEIGHT, C_BELOW, C_SPEED, EXACT, RANKS, L_BEGAN_NS, L_ANSWER_NS, L_DEVICE, L_HEIGHT, D_KIND, D_UNIT_NS, D_NETWORK_NS, D_WORKED, D_FREE_NS, D_HELD_BY, D_HELD_ROUND, D_WIDTH
 )
 from offpath.sched.sim.collab_records import NEVER
 
@@ -176,12 +176,13 @@ def forward(
     state: Any, times: Any, device: Any, ends: Any, day: int, hour_end_ns: int, arrival_ns: int, end_ns: int,
     candidates: Any, atoms: Any, speeds: Any, places: Any, counts: Any, devices: Any, jobs: Any, leases: Any,
     heap: Any, touched: Any, draws: Any, groups: Any, lattice: Any, keys: Any, samples: Any, bins: Any,
+    cuts: Any,
 ) -> int:  # fmt: skip
     """Take check-ins from the state's position on, end rounds and begin the next ones. Returns why it stopped: `EVENT`
     at ``end_ns``, `SUPPLY`, `ARRIVAL` or `ROUND`.
 
     ``draws``: below what a number was drawn that nobody needs; Python makes up for them, in this order. ``places``: of
-    `speeds` among all speeds. ``lattice``: atoms. ``keys``: of jobs. ``bins``: by job and speed the number of samples.
+    `speeds` among all speeds. ``lattice``: atoms. ``keys``: of jobs. ```bins``: by job and speed the number of samples. ``cuts``: by job, see `is_learnt`.
     """
     if state[ASKED] != NOBODY:
         begin(state[ASKED], state[NEXT_NS], state, candidates, jobs, touched)
@@ -196,7 +197,7 @@ def forward(
             if who < 0:
                 code = ARRIVAL
                 break
-            finish(who, next_ns, state, candidates, devices, jobs, leases, touched, places, samples, bins)
+            finish(who, next_ns, state, candidates, devices, jobs, leases, touched, places, samples, bins, cuts)
             if not is_repeated(who, state, jobs, draws):
                 code = ROUND
                 break
@@ -261,7 +262,7 @@ def begin(job: int, now: int, state: Any, candidates: Any, jobs: Any, touched: A
 
 def finish(
     job: int, now: int, state: Any, candidates: Any, devices: Any, jobs: Any, leases: Any, touched: Any, places: Any,
-    samples: Any, bins: Any,
+    samples: Any, bins: Any, cuts: Any,
 ) -> None:  # fmt: skip
     """The round is complete, or its deadline has come."""
     is_complete = jobs[job, J_ENOUGH_NS] < jobs[job, J_DEADLINE_NS]
@@ -271,7 +272,7 @@ def finish(
     for place in range(first, first + assigned):
         done += leases[L_ANSWER_NS, place] <= last
     if state[HAS_TIERS] and jobs[job, J_TIERS] and not jobs[job, J_HAS_TIER]:
-        learn(job, first, assigned, now, devices, jobs, leases, places, samples, bins)
+        learn(job, first, assigned, now, devices, jobs, leases, places, samples, bins, cuts)
     jobs[job, J_DONE] = done
     jobs[job, J_IS_COMPLETE] = is_complete
     jobs[job, J_ASSIGNED] += assigned
@@ -292,7 +293,7 @@ def finish(
 
 def learn(
     job: int, first: int, assigned: int, now: int, devices: Any, jobs: Any, leases: Any, places: Any, samples: Any,
-    bins: Any,
+    bins: Any, cuts: Any,
 ) -> None:  # fmt: skip
     """From the answers that came, in their order. The last `MOST_SAMPLES` are kept."""
     answers = leases[L_ANSWER_NS, first : first + assigned]
@@ -307,23 +308,38 @@ def learn(
         samples[job, S_SPEED, at] = speed
         samples[job, S_RESPONSE_NS, at] = answers[each] - leases[L_BEGAN_NS, first + each]
         jobs[job, J_SAMPLES] += 1
-    jobs[job, J_IS_LEARNT] = is_learnt(min(jobs[job, J_SAMPLES], MOST_SAMPLES), jobs[job, J_TIERS], bins[job])
+    jobs[job, J_IS_LEARNT] = is_learnt(min(jobs[job, J_SAMPLES], MOST_SAMPLES), jobs[job, J_TIERS], bins[job], cuts[job])
 
 
-def is_learnt(count: int, tiers: int, found: Any) -> bool:
-    """`Profile.tiers` has tiers with such samples. ``found``: the number of samples by speed."""
+def is_learnt(count: int, tiers: int, found: Any, cuts: Any) -> bool:
+    """Each tier has enough samples, see `Profile.tiers`. ``found``: the number of samples by speed. ``cuts``: gets by
+    tier the number of samples below it, and its least speed's place."""
     if count < LEAST_SAMPLES * tiers:
         return False
-    speed = slower = cut = 0
+    speed = slower = 0
     for tier in range(1, tiers):
         bound = round(count / tiers * tier)
         while slower + found[speed] <= bound:
             slower += found[speed]
             speed += 1
-        if slower - cut < LEAST_SAMPLES:
+        cuts[C_BELOW, tier] = slower
+        cuts[C_SPEED, tier] = speed
+    cuts[C_BELOW, tiers] = count
+    for tier in range(tiers):
+        if cuts[C_BELOW, tier + 1] - cuts[C_BELOW, tier] < LEAST_SAMPLES:
             return False
-        cut = slower
-    return count - cut >= LEAST_SAMPLES
+    return True
+
+
+def by_speed(count: int, some: Any, found: Any, ordered_ns: Any) -> None:
+    """Fill ``ordered_ns`` with ``count`` responses ever learnt, the slowest device's first, the oldest first of equal
+    ones. ``some``: of `samples`, the job's; ``found``: as of `is_learnt`."""
+    ends = np.cumsum(found)
+    for each in range(min(count, MOST_SAMPLES)):
+        at = (count - 1 - each) % MOST_SAMPLES
+        speed = some[S_SPEED, at]
+        ends[speed] -= 1
+        ordered_ns[ends[speed]] = some[S_RESPONSE_NS, at]
 
 
 def is_repeated(job: int, state: Any, jobs: Any, draws: Any) -> bool:
@@ -465,7 +481,7 @@ def take_turn(place: int, groups: Any, lattice: Any) -> None:
 
 
 _LINKED: Final = (
-    next_event, is_away, taker_of, touch, expect, assign, serve, tally, tell, begin, is_learnt, learn, finish, may_gain,
+    next_event, is_away, taker_of, touch, expect, assign, serve, tally, tell, begin, is_learnt, by_speed, learn, finish, may_gain,
     is_repeated, precedes, take_turn, plan, weigh, choose, forward,
 )  # fmt: skip
 """Each after those that it calls."""
