@@ -23,7 +23,7 @@ MOST_SAMPLES: Final = 1_000
 """A job's profile keeps the responses of so many devices, the last ones."""
 LEAST_SAMPLES: Final = 8
 """In each tier, before times are estimated from them."""
-_TAIL: Final = 1.6448536269514722
+TAIL: Final = 1.6448536269514722
 """The 95th percentile of the standard normal distribution."""
 
 
@@ -43,7 +43,7 @@ def log_tail(logs: NDArray[np.float64]) -> float:
     """The logarithm of `tail_s`, of responses' logarithms."""
     mean = float(logs.sum()) / len(logs)
     deviations = logs - mean
-    return mean + _TAIL * math.sqrt(float(deviations @ deviations) / len(logs))
+    return mean + TAIL * math.sqrt(float(deviations @ deviations) / len(logs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,9 +229,9 @@ class CollabSimulation:
     def _learn(self, job: Job, number: int, assigned: int, now_ns: int) -> None:
         """From the answers that came, in their order."""
         first = int(self._of[number, k.J_FIRST])
-        began, answers, devices = self._leases[:, first : first + assigned]
+        began, answers, kinds = self._leases[:, first : first + assigned]
         came = np.argsort(answers, kind="stable")[: int((answers <= now_ns).sum())]
-        speeds = self._speeds[self._of[number, k.J_SPEED], self._columns[devices[came], k.D_KIND]]
+        speeds = self._speeds[self._of[number, k.J_SPEED], kinds[came]]
         job.profile.learn_all(speeds, (answers - began)[came] / _NS)
 
     def _tell(self) -> None:

@@ -150,12 +150,14 @@ C_HEIGHT: Final = 2
 
 EXACT: Final = 2**53
 """Integers below it are exact as a float."""
+ERROR: Final = 1e-6
+"""More than the relative error of a speed-up that was computed in another order."""
 RANKS: Final = 1 << 32
 
 # Rows of leases; a job's are in the order in which they began.
 L_BEGAN_NS: Final = 0
 L_ANSWER_NS: Final = 1
-L_DEVICE: Final = 2
+L_KIND: Final = 2
 L_HEIGHT: Final = 3
 
 # Columns of devices.

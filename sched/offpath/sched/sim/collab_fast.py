@@ -70,6 +70,7 @@ class FastSimulation(CollabSimulation):
         count = len(jobs)
         kept = MOST_SAMPLES if self._policy.has_tiers else 0
         self._samples = np.zeros((count, k.S_HEIGHT, kept), np.int64)
+        self._logs = np.zeros((count, kept))
         self._bins = np.zeros((count, len(self._known_speeds)), np.int64)
         self._cuts = np.zeros((count, k.C_HEIGHT, MOST_TIERS + 1), np.int64)
         self._ordered_ns = np.zeros(MOST_SAMPLES, np.int64)
@@ -121,8 +122,8 @@ class FastSimulation(CollabSimulation):
             self._state, day.times_ns, day.device, day.ends_ns, self._day, (self._supply.hour + 1) * HOUR_NS,
             arrival_ns, (self._day + 1) * DAY_NS, self._candidates, self._atoms, self._speeds, self._places,
             self._counts, self._columns, self._of, self._leases, self._heap, self._touched, self._draws, self._groups,
-            self._lattice, self._keys, self._samples, self._bins,
-            self._cuts,
+            self._lattice, self._keys, self._samples, self._logs,
+            self._bins, self._cuts,
         )  # fmt: skip
         return code
 

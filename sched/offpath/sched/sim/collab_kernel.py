@@ -8,6 +8,7 @@ built-in policies.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -16,10 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from offpath.sched.collab.tiers import LEAST_SAMPLES, MOST_SAMPLES
+from offpath.sched.collab.tiers import LEAST_SAMPLES, MOST_SAMPLES, TAIL
 from offpath.sched.sim import collab_columns
 from offpath.sched.sim.collab_columns import (
-    EVENT, FILLED, SUPPLY, ATOM, ASK, ARRIVAL, ROUND, POSITION, LEFT, COUNTED, FORCED, NEXT_NS, JOB, ATOM_OF, TOUCHED, IS_STALE, ASKED, DRAWS, ORDER, HAS_TIERS, IS_WATCHED, STATE, BY_ARRIVAL, BY_REMAINING, BY_RANK, BY_SCARCITY, BY_OWNER, NOBODY, OPEN, UNKNOWN, J_DEMAND, J_REMAINING, J_WORK, J_ANSWERS_AT, J_DEADLINE_NS, J_ENOUGH_NS, J_ROUND, J_SPEED, J_LEAST_SPEED, J_BELOW_SPEED, J_IS_TOUCHED, J_FIRST, J_HEAP, J_HEAP_SIZE, J_WIDTH, NO_ROUND, J_TOLD, J_LATER, J_RANK, J_BIT, J_TIE, J_LASTS_NS, J_LAST_ROUND, J_SUBMITTED_NS, J_FILLED_NS, J_ROUNDS, J_WANTED, J_ROUNDS_KNOWN, J_TIERS, J_HAS_TIER, J_SAMPLES, J_IS_LEARNT, J_DONE, J_IS_COMPLETE, J_ASSIGNED, J_WASTED, J_ABORTED, J_SCHEDULE_NS, J_RESPONSE_NS, J_LONG_WIDTH, G_SIZE, G_QUEUE, G_PLACE, G_BIT, G_SHARE, G_INSIDE, G_IS_TAKEN, G_HEIGHT, A_SUPPLY, A_OWNER, A_ABLE, S_SPEED, S_RESPONSE_NS, S_HEIGHT, C_BELOW, C_SPEED, EXACT, RANKS, L_BEGAN_NS, L_ANSWER_NS, L_DEVICE, L_HEIGHT, D_KIND, D_UNIT_NS, D_NETWORK_NS, D_WORKED, D_FREE_NS, D_HELD_BY, D_HELD_ROUND, D_WIDTH
+    EVENT, FILLED, SUPPLY, ATOM, ASK, ARRIVAL, ROUND, POSITION, LEFT, COUNTED, FORCED, NEXT_NS, JOB, ATOM_OF, TOUCHED, IS_STALE, ASKED, DRAWS, ORDER, HAS_TIERS, IS_WATCHED, STATE, BY_ARRIVAL, BY_REMAINING, BY_RANK, BY_SCARCITY, BY_OWNER, NOBODY, OPEN, UNKNOWN, J_DEMAND, J_REMAINING, J_WORK, J_ANSWERS_AT, J_DEADLINE_NS, J_ENOUGH_NS, J_ROUND, J_SPEED, J_LEAST_SPEED, J_BELOW_SPEED, J_IS_TOUCHED, J_FIRST, J_HEAP, J_HEAP_SIZE, J_WIDTH, NO_ROUND, J_TOLD, J_LATER, J_RANK, J_BIT, J_TIE, J_LASTS_NS, J_LAST_ROUND, J_SUBMITTED_NS, J_FILLED_NS, J_ROUNDS, J_WANTED, J_ROUNDS_KNOWN, J_TIERS, J_HAS_TIER, J_SAMPLES, J_IS_LEARNT, J_DONE, J_IS_COMPLETE, J_ASSIGNED, J_WASTED, J_ABORTED, J_SCHEDULE_NS, J_RESPONSE_NS, J_LONG_WIDTH, G_SIZE, G_QUEUE, G_PLACE, G_BIT, G_SHARE, G_INSIDE, G_IS_TAKEN, G_HEIGHT, A_SUPPLY, A_OWNER, A_ABLE, S_SPEED, S_RESPONSE_NS, S_HEIGHT, C_BELOW, C_SPEED, EXACT, ERROR, RANKS, L_BEGAN_NS, L_ANSWER_NS, L_KIND, L_HEIGHT, D_KIND, D_UNIT_NS, D_NETWORK_NS, D_WORKED, D_FREE_NS, D_HELD_BY, D_HELD_ROUND, D_WIDTH
 )
 from offpath.sched.sim.collab_records import NEVER
 
@@ -75,7 +76,7 @@ def assign(
     place = jobs[taker, J_FIRST] + jobs[taker, J_DEMAND] - jobs[taker, J_REMAINING]
     leases[L_BEGAN_NS, place] = now
     leases[L_ANSWER_NS, place] = answer
-    leases[L_DEVICE, place] = d
+    leases[L_KIND, place] = devices[d, D_KIND]
     jobs[taker, J_REMAINING] -= 1
     touch(taker, state, jobs, touched)
     if answer < NEVER:
@@ -175,14 +176,14 @@ def tally(jobs: Any, leases: Any, job: int, now_ns: int, last_ns: int) -> tuple[
 def forward(
     state: Any, times: Any, device: Any, ends: Any, day: int, hour_end_ns: int, arrival_ns: int, end_ns: int,
     candidates: Any, atoms: Any, speeds: Any, places: Any, counts: Any, devices: Any, jobs: Any, leases: Any,
-    heap: Any, touched: Any, draws: Any, groups: Any, lattice: Any, keys: Any, samples: Any, bins: Any,
-    cuts: Any,
+    heap: Any, touched: Any, draws: Any, groups: Any, lattice: Any, keys: Any, samples: Any, logs: Any,
+    bins: Any, cuts: Any,
 ) -> int:  # fmt: skip
     """Take check-ins from the state's position on, end rounds and begin the next ones. Returns why it stopped: `EVENT`
     at ``end_ns``, `SUPPLY`, `ARRIVAL` or `ROUND`.
 
     ``draws``: below what a number was drawn that nobody needs; Python makes up for them, in this order. ``places``: of
-    `speeds` among all speeds. ``lattice``: atoms. ``keys``: of jobs. ```bins``: by job and speed the number of samples. ``cuts``: by job, see `is_learnt`.
+    `speeds` among all speeds. ``lattice``: atoms. ``keys``: of jobs. ``logs``: of the samples' responses. ```bins``: by job and speed the number of samples. ``cuts``: by job, see `is_learnt`.
     """
     if state[ASKED] != NOBODY:
         begin(state[ASKED], state[NEXT_NS], state, candidates, jobs, touched)
@@ -197,8 +198,8 @@ def forward(
             if who < 0:
                 code = ARRIVAL
                 break
-            finish(who, next_ns, state, candidates, devices, jobs, leases, touched, places, samples, bins, cuts)
-            if not is_repeated(who, state, jobs, draws):
+            finish(who, next_ns, state, candidates, jobs, leases, touched, places, samples, logs, bins, cuts)
+            if not is_repeated(who, state, jobs, draws, samples, logs, cuts):
                 code = ROUND
                 break
             begin(who, next_ns, state, candidates, jobs, touched)
@@ -261,8 +262,8 @@ def begin(job: int, now: int, state: Any, candidates: Any, jobs: Any, touched: A
 
 
 def finish(
-    job: int, now: int, state: Any, candidates: Any, devices: Any, jobs: Any, leases: Any, touched: Any, places: Any,
-    samples: Any, bins: Any, cuts: Any,
+    job: int, now: int, state: Any, candidates: Any, jobs: Any, leases: Any, touched: Any, places: Any, samples: Any,
+    logs: Any, bins: Any, cuts: Any,
 ) -> None:  # fmt: skip
     """The round is complete, or its deadline has come."""
     is_complete = jobs[job, J_ENOUGH_NS] < jobs[job, J_DEADLINE_NS]
@@ -272,7 +273,7 @@ def finish(
     for place in range(first, first + assigned):
         done += leases[L_ANSWER_NS, place] <= last
     if state[HAS_TIERS] and jobs[job, J_TIERS] and not jobs[job, J_HAS_TIER]:
-        learn(job, first, assigned, now, devices, jobs, leases, places, samples, bins, cuts)
+        learn(job, first, assigned, now, jobs, leases, places, samples, logs, bins, cuts)
     jobs[job, J_DONE] = done
     jobs[job, J_IS_COMPLETE] = is_complete
     jobs[job, J_ASSIGNED] += assigned
@@ -292,7 +293,7 @@ def finish(
 
 
 def learn(
-    job: int, first: int, assigned: int, now: int, devices: Any, jobs: Any, leases: Any, places: Any, samples: Any,
+    job: int, first: int, assigned: int, now: int, jobs: Any, leases: Any, places: Any, samples: Any, logs: Any,
     bins: Any, cuts: Any,
 ) -> None:  # fmt: skip
     """From the answers that came, in their order. The last `MOST_SAMPLES` are kept."""
@@ -303,8 +304,9 @@ def learn(
         at = jobs[job, J_SAMPLES] % MOST_SAMPLES
         if jobs[job, J_SAMPLES] >= MOST_SAMPLES:
             bins[job, samples[job, S_SPEED, at]] -= 1
-        speed = places[jobs[job, J_SPEED], devices[leases[L_DEVICE, first + each], D_KIND]]
+        speed = places[jobs[job, J_SPEED], leases[L_KIND, first + each]]
         bins[job, speed] += 1
+        logs[job, at] = math.log(answers[each] - leases[L_BEGAN_NS, first + each])
         samples[job, S_SPEED, at] = speed
         samples[job, S_RESPONSE_NS, at] = answers[each] - leases[L_BEGAN_NS, first + each]
         jobs[job, J_SAMPLES] += 1
@@ -342,7 +344,7 @@ def by_speed(count: int, some: Any, found: Any, ordered_ns: Any) -> None:
         ordered_ns[ends[speed]] = some[S_RESPONSE_NS, at]
 
 
-def is_repeated(job: int, state: Any, jobs: Any, draws: Any) -> bool:
+def is_repeated(job: int, state: Any, jobs: Any, draws: Any, samples: Any, logs: Any, cuts: Any) -> bool:
     """The job's next round needs nothing of Python: draws that do not matter are noted. False: nothing has changed."""
     if state[IS_WATCHED] or state[ORDER] == BY_RANK or jobs[job, J_ROUNDS] == jobs[job, J_WANTED]:
         return False
@@ -352,7 +354,7 @@ def is_repeated(job: int, state: Any, jobs: Any, draws: Any) -> bool:
     draws[count] = RANKS
     count += 1
     if state[HAS_TIERS] and jobs[job, J_TIERS] and jobs[job, J_ROUNDS] and jobs[job, J_IS_LEARNT]:
-        if may_gain(jobs[job, J_TIERS], jobs[job, J_ROUNDS], jobs[job, J_RESPONSE_NS], jobs[job, J_SCHEDULE_NS]):
+        if may_gain(job, jobs, samples, logs, cuts):
             return False
         draws[count] = jobs[job, J_TIERS]
         count += 1
@@ -363,12 +365,41 @@ def is_repeated(job: int, state: Any, jobs: Any, draws: Any) -> bool:
     return True
 
 
-def may_gain(tiers: int, rounds: int, response_ns: int, schedule_ns: int) -> bool:
-    """`tiers.chosen` may take a tier, if the tier's speed-up is large enough; it takes none if V alone is too much."""
+def may_gain(job: int, jobs: Any, samples: Any, logs: Any, cuts: Any) -> bool:
+    """A tier may be worth it (`tiers.is_worth`). False: none is, by more than the error of the speed-ups here."""
+    response_ns, schedule_ns = jobs[job, J_RESPONSE_NS], jobs[job, J_SCHEDULE_NS]
     if response_ns >= EXACT or schedule_ns >= EXACT:
         return True
-    schedule_s = schedule_ns / rounds / 1e9
-    return schedule_s <= 0 or tiers < response_ns / rounds / 1e9 / schedule_s + 1
+    tiers, ratio = jobs[job, J_TIERS], math.inf
+    if schedule_ns > 0:
+        ratio = response_ns / schedule_ns
+        if tiers >= ratio + 1 + ERROR * ratio:
+            return False  # whatever the speed-up
+    count = min(jobs[job, J_SAMPLES], MOST_SAMPLES)
+    least = least_speedup(count, tiers, samples[job], logs[job], cuts[job])
+    return least * (1 - ERROR) < 1 - (tiers - 1) / ratio
+
+
+def least_speedup(count: int, tiers: int, some: Any, logs: Any, cuts: Any) -> float:
+    """The least g of all tiers, nearly: sums are in another order than in `tiers`. ``logs``: of responses in any unit."""
+    sums, squares, of = np.zeros(tiers), np.zeros(tiers), np.zeros(count, np.int64)
+    for each in range(count):
+        tier = 0
+        while tier + 1 < tiers and cuts[C_SPEED, tier + 1] <= some[S_SPEED, each]:
+            tier += 1
+        of[each] = tier
+        sums[tier] += logs[each]
+    mean, square = sums.sum() / count, 0.0
+    for tier in range(tiers):
+        sums[tier] /= cuts[C_BELOW, tier + 1] - cuts[C_BELOW, tier]
+    for each in range(count):
+        squares[of[each]] += (logs[each] - sums[of[each]]) ** 2
+        square += (logs[each] - mean) ** 2
+    least, whole = math.inf, mean + TAIL * math.sqrt(square / count)
+    for tier in range(tiers):
+        size = cuts[C_BELOW, tier + 1] - cuts[C_BELOW, tier]
+        least = min(least, math.exp(sums[tier] + TAIL * math.sqrt(squares[tier] / size) - whole))
+    return least
 
 
 def weigh(state: Any, jobs: Any, groups: Any, lattice: Any, keys: Any) -> None:
@@ -481,7 +512,7 @@ def take_turn(place: int, groups: Any, lattice: Any) -> None:
 
 
 _LINKED: Final = (
-    next_event, is_away, taker_of, touch, expect, assign, serve, tally, tell, begin, is_learnt, by_speed, learn, finish, may_gain,
+    next_event, is_away, taker_of, touch, expect, assign, serve, tally, tell, begin, is_learnt, by_speed, learn, finish, least_speedup, may_gain,
     is_repeated, precedes, take_turn, plan, weigh, choose, forward,
 )  # fmt: skip
 """Each after those that it calls."""
