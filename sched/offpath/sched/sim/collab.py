@@ -193,7 +193,8 @@ class CollabSimulation:
         assert request is not None
         wanted, outcome = self._wanted[name], self._outcomes[name]
         is_complete = bool(of[number, k.J_ENOUGH_NS] < request.deadline_ns)
-        done, served_ns = self._kernels["tally"](of, self._leases, number, now_ns, now_ns if is_complete else now_ns - 1)
+        tally = self._kernels["tally"]
+        done, served_ns = tally(of, self._leases, number, now_ns, now_ns if is_complete else now_ns - 1)
         job.served_ns += int(served_ns)
         job.standing = Standing(job.spec.alone_ns, job.served_ns)
         assigned = request.demand - int(of[number, k.J_REMAINING])
