@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.sched.collab.baselines import Ordered
+from offpath.sched.collab.baselines import By, Ordered
 from offpath.sched.collab.book import Book
 from offpath.sched.collab.errors import CollabRefused, RequirementInvalid
 from offpath.sched.collab.fairness import Standing
@@ -180,7 +180,7 @@ class Everybody(Ordered):
 
 def live_with_everybody(seed: int) -> None:
     life = Life("fifo", seed)
-    life.book.policy = Everybody("everybody", lambda each: each.arrived_ns)
+    life.book.policy = Everybody("everybody", By.ARRIVAL)
     for _ in range(STEPS):
         life.step()
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from offpath.sched.collab.baselines import Ordered
+from offpath.sched.collab.baselines import By, Ordered
 from offpath.sched.collab.exact import Optimum, SmallCase, optimum, total_of
 from offpath.sched.collab.policies import COLLAB_POLICIES, make
 from offpath.sched.errors import SchedError
@@ -77,4 +77,4 @@ class Wrong(Ordered):
 
 def test_a_policy_that_names_a_job_which_cannot_use_the_device_is_found() -> None:
     with pytest.raises(SchedError, match="cannot use"):
-        total_of(Wrong("wrong", lambda each: 0), SmallCase((0b10,), ((0, 1),)))
+        total_of(Wrong("wrong", By.ARRIVAL), SmallCase((0b10,), ((0, 1),)))

@@ -19,7 +19,7 @@ from offpath.sched.collab.records import DAY_NS, MOST_DEADLINE_NS, JobSpec, Roun
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.venn import Venn
 from offpath.sched.errors import SchedError
-from offpath.sched.sim import collab_kernel as k
+from offpath.sched.sim import collab_columns as k
 from offpath.sched.sim.collab import CollabSimulation
 from offpath.sched.sim.collab_records import NEVER, CollabJob, CollabRun, Day, Devices
 
