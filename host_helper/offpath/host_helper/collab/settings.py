@@ -1,0 +1,73 @@
+"""Where the collaboration controller is, and what nodes are: the TOML file that ``OFFPATH_COLLAB`` names."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from offpath.bindings.errors import OptionRefused
+from offpath.bindings.tokens import read_token_file
+from offpath.bindings.wire.collab import Labels, Numbers, Versions
+from offpath.bindings.zeromq.keys import read_public, read_secret
+
+VARIABLE: Final = "OFFPATH_COLLAB"
+_MOST_BYTES: Final = 16 << 20
+_MOST_NODES: Final = 100_000
+FilePath = Annotated[str, StringConstraints(max_length=4096, pattern=r"^/[^\x00]*$")]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NodeTable(_Table):
+    """What a node is."""
+
+    numbers: Numbers = {}
+    versions: Versions = {}
+    labels: Labels = []
+
+
+class Settings(_Table):
+    """``gateway``: the controller's address for gateways, with its public key ``server_key`` and the own secret key
+    ``key_file`` (`offpath keys NAME` makes a pair). ``token_key``: the file with which the controller makes the tokens of
+    devices. A node's name as a device is ``prefix``, a hyphen and its number. ``node``: what nodes are, by number; others
+    are asked. ``patience_s``: so long a controller may not answer before a round is sampled without it."""
+
+    gateway: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$")]
+    server_key: FilePath
+    key_file: FilePath
+    token_key: FilePath
+    runtime_dir: FilePath | None = None
+    prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "node"
+    patience_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
+    poll_s: Annotated[float, Field(ge=0.05, le=600)] = 1.0
+    """Between two check-ins of a node that gets nothing, at least."""
+    node: Annotated[dict[str, NodeTable], Field(max_length=_MOST_NODES)] = {}
+
+    def keys(self) -> tuple[bytes, bytes, bytes]:
+        """The controller's public key, the own secret key, the key of tokens. Raises: OptionRefused, KeyFileRefused."""
+        return read_public(self.server_key), read_secret(self.key_file), read_token_file(self.token_key).encode()
+
+
+def load() -> Settings | None:
+    """None: ``OFFPATH_COLLAB`` is not set. Raises: OptionRefused: the file is unreadable or invalid; all faults."""
+    path = os.environ.get(VARIABLE, "")
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise OptionRefused(f"{VARIABLE}: {path} has more than {_MOST_BYTES >> 20} MiB")
+        return Settings.model_validate(tomllib.loads(data.decode()))
+    except OSError as fault:
+        raise OptionRefused(f"{VARIABLE}: {path}: {fault.strerror}") from None
+    except ValidationError as fault:
+        found = [f"{'.'.join(str(each)[:80] for each in e['loc'])}: {e['msg']}" for e in fault.errors()[:8]]
+        raise OptionRefused(f"{VARIABLE}: {path}: {'; '.join(found)}"[:1000]) from None
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as fault:
+        raise OptionRefused(f"{VARIABLE}: {path}: {fault}"[:400]) from None
