@@ -110,7 +110,7 @@ class _Lent(ClientProxy):
 
     def get_parameters(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
         """See `ClientProxy`."""
-        return self._client.get_parameters(ins, timeout, group_id)
+        return self._reported(lambda: self._client.get_parameters(ins, timeout, group_id))
 
     def reconnect(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
         """See `ClientProxy`."""
