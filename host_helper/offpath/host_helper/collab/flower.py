@@ -10,6 +10,7 @@ once: their ClientApp answers if it has the line ``describe(app)``.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -55,7 +56,9 @@ def shared(
         return grid
     wish = JobWish(job or f"flower-{context.run_id}", demand, deadline_s,
                    Requirement.model_validate(dict(requirement or {})), rounds, quorum_percent, speed, tiers)  # fmt: skip
-    return SharedGrid(grid, borrower_of(settings, wish), settings)
+    lent = SharedGrid(grid, borrower_of(settings, wish), settings)
+    atexit.register(lent.close)  # a ServerApp's process ends with its run
+    return lent
 
 
 def borrower_of(settings: Settings, wish: JobWish) -> Borrower:

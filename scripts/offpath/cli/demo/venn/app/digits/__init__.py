@@ -1,0 +1,1 @@
+"""Federated training of digits: an app of Flower."""
