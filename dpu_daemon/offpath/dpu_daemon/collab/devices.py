@@ -28,7 +28,6 @@ from offpath.dpu_daemon.collab.recent import Rate, Recent, Seen
 from offpath.dpu_daemon.collab.shell import CollabShell
 from offpath.dpu_daemon.collab.tokens import Identities, Tokens, shown
 from offpath.sched.collab.errors import CollabRefused, RequirementInvalid
-from offpath.sched.collab.records import DAY_NS
 from offpath.sched.collab.requirements import MOST_KINDS, Properties
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,7 @@ class Devices:
         self._all = Rate(1_000 / table.per_second, max(1, table.per_second // 10))
         self._full_ms = 0.0
         self._skew_ms = table.skew_s * 1_000
+        self._period_ns = shell.config.policy.period_s * 10**9
         self._started_ms = shell.started_ns // _MS
         self._kinds: dict[_Kind, Properties] = {}
 
@@ -143,7 +143,8 @@ class Devices:
                 lease=lease.number, job=lease.job, round=lease.round, expires_ms=lease.expires_ns // _MS, now_ms=now_ms
             )
         if self._shell.book.has_worked(device):
-            return NoJob(why="spent", retry_ms=(DAY_NS - now_ns % DAY_NS) // _MS + 1, now_ms=now_ms)
+            left_ns = self._period_ns - now_ns % self._period_ns
+            return NoJob(why="spent", retry_ms=left_ns // _MS + 1, now_ms=now_ms)
         return NoJob(why="idle", retry_ms=self._table.retry_s * 1_000, now_ms=now_ms)
 
     def _properties(self, message: CheckIn) -> Properties:

@@ -21,7 +21,7 @@ from offpath.dpu_daemon.collab.store import Changes, StateFile, profile_row, row
 from offpath.sched.collab.book import Book
 from offpath.sched.collab.errors import CollabRefused, TooManyRequirements
 from offpath.sched.collab.policies import make
-from offpath.sched.collab.records import DAY_NS, Device, Event, Job, JobSpec, Lease, Released
+from offpath.sched.collab.records import Device, Event, Job, JobSpec, Lease, Released
 from offpath.sched.collab.requirements import Properties
 
 logger = logging.getLogger(__name__)
@@ -42,10 +42,11 @@ class CollabShell:
     ) -> None:  # fmt: skip
         """Raises: PlaceUnusable: the file is damaged."""
         self.config, self.store = config, store
-        found = store.read()
+        self._period_ns = config.policy.period_s * _NS
+        found = store.read(self._period_ns)
         self._clock, self._last_ns = now_ns, found.last_ns
         self.started_ns = self.now_ns()
-        self.book = Book(make(config.policy.name, draw), draw, config.policy.lease_s * _NS)
+        self.book = Book(make(config.policy.name, draw), draw, config.policy.lease_s * _NS, self._period_ns)
         try:
             self.book.resume(found.kept)
         except (CollabRefused, TooManyRequirements) as fault:
@@ -185,7 +186,7 @@ class CollabShell:
     def _gathered(self) -> tuple[Changes, list[Callable[[], None]]]:
         """All changes so far, of which the book is the sum, and who waits for them."""
         changes, waiting = self._changes, self._waiting
-        self._changes, self._waiting = Changes(purge_before_ns=self._last_ns // DAY_NS * DAY_NS), []
+        self._changes, self._waiting = Changes(purge_before_ns=self._last_ns // self._period_ns * self._period_ns), []
         for name in self._dirty:
             if (job := self.book.jobs.get(name)) is not None:
                 changes.jobs[name] = row_of(job, self.last_ends.get(name, ""))

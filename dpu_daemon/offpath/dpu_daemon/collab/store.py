@@ -85,24 +85,24 @@ class StateFile:
         (value,) = self._database.execute("SELECT value FROM secret").fetchone()
         return bytes(value)
 
-    def read(self) -> Found:
-        """Everything. Raises: PlaceUnusable: a row is damaged."""
+    def read(self, period_ns: int = DAY_NS) -> Found:
+        """Everything. ``period_ns``: in each a device gets one job. Raises: PlaceUnusable: a row is damaged."""
         try:
-            return self._read()
+            return self._read(period_ns)
         except (sqlite3.Error, ValueError, TypeError, KeyError, RequirementInvalid, CollabRefused) as fault:
             raise PlaceUnusable(f"state file {self._path}: {fault!r:.200}") from None
 
-    def _read(self) -> Found:
+    def _read(self, period_ns: int) -> Found:
         jobs, ends = list[Job](), dict[str, str]()
         for name, data, profile in self._database.execute("SELECT name, data, profile FROM job ORDER BY name"):
             row = orjson.loads(data)
             jobs.append(job_of(row["job"], orjson.loads(profile)))
             ends[name] = str(row["last_end"])
         number, last_ns = self._database.execute("SELECT MAX(number), MAX(issued_ns) FROM lease").fetchone()
-        day = (last_ns or 0) // DAY_NS
+        day = (last_ns or 0) // period_ns
         columns = "number, device, job, round, issued_ns, expires_ns, speed"
         leases = self._database.execute(f"SELECT {columns} FROM lease WHERE NOT ended ORDER BY number")
-        worked = self._database.execute("SELECT device FROM lease WHERE issued_ns >= ?", (day * DAY_NS,))
+        worked = self._database.execute("SELECT device FROM lease WHERE issued_ns >= ?", (day * period_ns,))
         kept = Kept(
             tuple(jobs), tuple(Lease(*row) for row in leases), {device for (device,) in worked}, day, (number or 0) + 1
         )

@@ -29,6 +29,8 @@ from offpath.host_helper.collab.controller import Controller, JobRefused
 from offpath.host_helper.collab.settings import NodeTable
 
 logger = logging.getLogger(__name__)
+_PASSING: Final = frozenset(("replayed", "clock", "device_rate", "busy"))
+"""Refusals of a message that is sent again later: another job's process has sent one of the same device, or too many."""
 _RETRY_S: Final = 0.5
 _MOST_TRIES: Final = 20
 """Of results that the controller is to get later, because the device has sent too much."""
@@ -129,7 +131,7 @@ class Borrower:
         ]  # fmt: skip
         again = {}
         for (node, is_good), answer in zip(results.items(), self._controller.exchange(messages), strict=True):
-            if isinstance(answer, Refusal) and answer.retry_ms:
+            if isinstance(answer, Refusal) and answer.code in _PASSING:
                 again[node] = is_good
             else:
                 del leases[node]

@@ -45,10 +45,12 @@ _LEAST_EXPIRIES: Final = 1_024
 
 
 class Book:
-    """``policy`` decides; the book keeps it to the rules above. ``lease_ns``: how long a device may work."""
+    """``policy`` decides; the book keeps it to the rules above. ``lease_ns``: how long a device may work. ``period_ns``: a
+    device gets one job in each; the paper's is a day."""
 
-    def __init__(self, policy: CollabPolicy, draw: Draw, lease_ns: int) -> None:
+    def __init__(self, policy: CollabPolicy, draw: Draw, lease_ns: int, period_ns: int = DAY_NS) -> None:
         self.policy, self._draw, self._lease_ns = policy, draw, lease_ns
+        self._period_ns = period_ns
         self.catalogue = Catalogue()
         self.supply = Supply()
         self.jobs: dict[str, Job] = {}
@@ -122,8 +124,8 @@ class Book:
         held = self._of_device.get(device)
         if held is not None:
             return self.leases[held]
-        if now_ns // DAY_NS > self._day:
-            self._day, self._worked = now_ns // DAY_NS, set()
+        if now_ns // self._period_ns > self._day:
+            self._day, self._worked = now_ns // self._period_ns, set()
         if device in self._worked:
             self.tally.spent += 1
             return None
