@@ -26,6 +26,7 @@ from offpath.bindings.wire.collab_admin import Requirement
 from offpath.host_helper.collab.borrower import Borrower, JobWish
 from offpath.host_helper.collab.controller import LocalController
 from offpath.host_helper.collab.settings import NodeTable, Settings, load
+from offpath.host_helper.collab.told import kept
 
 logger = logging.getLogger(__name__)
 ACTION: Final = "offpath"
@@ -158,8 +159,13 @@ class SharedGrid(Grid):
         there = list(self._inner.get_node_ids())
         new = [node for node in there if node not in self._known]
         self._known |= {node: self._settings.node[str(node)] for node in new if str(node) in self._settings.node}
-        if asked := [node for node in new if node not in self._known]:
-            self._known |= self._answers(asked)
+        if any(node not in self._known for node in new):
+            with kept(self._settings.told) as told:  # one job asks, the others wait and read its answers
+                self._known |= {node: told[str(node)] for node in new if str(node) in told and node not in self._known}
+                if asked := [node for node in new if node not in self._known]:
+                    answers = self._answers(asked)
+                    self._known |= answers
+                    told |= {str(node): answer for node, answer in answers.items()}
         return {node: self._known[node] for node in there}
 
     def _answers(self, nodes: list[int]) -> dict[int, NodeTable]:

@@ -35,7 +35,8 @@ class Settings(_Table):
     """``gateway``: the controller's address for gateways, with its public key ``server_key`` and the own secret key
     ``key_file`` (`offpath keys NAME` makes a pair). ``token_key``: the file with which the controller makes the tokens of
     devices. A node's name as a device is ``prefix``, a hyphen and its number. ``node``: what nodes are, by number; others
-    are asked. ``patience_s``: so long a controller may not answer before a round is sampled without it."""
+    are asked, and ``told`` is a file in which their answers are kept for all jobs of this user. ``patience_s``: so long a
+    controller may not answer before a round is sampled without it."""
 
     gateway: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$")]
     server_key: FilePath
@@ -46,6 +47,7 @@ class Settings(_Table):
     patience_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     poll_s: Annotated[float, Field(ge=0.05, le=600)] = 1.0
     """Between two check-ins of a node that gets nothing, at least."""
+    told: FilePath | None = None
     node: Annotated[dict[str, NodeTable], Field(max_length=_MOST_NODES)] = {}
 
     def keys(self) -> tuple[bytes, bytes, bytes]:
