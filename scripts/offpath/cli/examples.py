@@ -158,6 +158,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath completion zsh > ~/.zfunc/_offpath   # a folder of fpath",
         "offpath completion fish > ~/.config/fish/completions/offpath.fish",
     ),
+    ("demo", "venn"): ("offpath demo venn", "offpath demo venn --quick --json > venn.json"),
     ("demo", "hire"): ("offpath demo hire", "offpath demo hire --quick --engine slurm --json > hire.json"),
     ("demo", "netpack"): ("offpath demo netpack --quick", "offpath demo netpack --engine local --json"),
     ("demo",): ("offpath demo --jobs 100", "offpath demo ina --blocks 1"),

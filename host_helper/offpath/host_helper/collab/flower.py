@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -80,6 +81,8 @@ class SharedGrid(Grid):
         self._is_alone = False
         """The controller did not answer: this round is sampled without it."""
         self._known: dict[int, NodeTable] = {}
+        self.served: Counter[int] = Counter()
+        """Good answers, by node."""
 
     # -- as the grid below ------------------------------------------------------------------------------------------
     def set_run(self, run: Any) -> None:
@@ -148,6 +151,7 @@ class SharedGrid(Grid):
 
     def _report(self, replies: Iterable[Message]) -> None:
         results = {each.metadata.src_node_id: not each.has_error() for each in replies}
+        self.served.update(node for node, is_good in results.items() if is_good)
         try:
             self._borrower.report(results)
         except PeerGone as fault:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from offpath.bindings.errors import EngineAnswerInvalid, EngineUnavailable
 from offpath.cli.local.environments import fetched
+from offpath.cli.local.ports import free_port
 from offpath.cli.local.reaper import Reaper
 
 BOUND_S: Final = 120.0
@@ -55,7 +56,7 @@ class FlowerCluster:
     ) -> None:
         self.folder, self._nodes = folder, nodes
         self._programs = installed() / "bin"
-        self._port = _free_port()
+        self._port = free_port()
         self._home = folder / "flower"
         self._home.mkdir()
         (self._home / "config.toml").write_text(
@@ -87,7 +88,7 @@ class FlowerCluster:
             for key, value in self._nodes[number].items()
         )
         self._spawn(f"node{number}", [
-            "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self._port}", "--port", str(_free_port()),
+            "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self._port}", "--port", str(free_port()),
             "--node-config", config,
         ])  # fmt: skip
 
@@ -151,10 +152,3 @@ class FlowerCluster:
             if time.monotonic() > ends:
                 raise EngineUnavailable(f"{what} within {BOUND_S:g} s; logs are in {self.folder}")
             time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-    return port

@@ -15,7 +15,7 @@ CLASSES: Final = 10
 HIDDEN: Final = 32
 FEATURES: Final = 128
 MODELS: Final = ("softmax", "hidden", "features")
-_RATES: Final = {"softmax": 0.5, "hidden": 0.5, "features": 0.5}
+_RATE: Final = 0.5
 _BATCH: Final = 16
 
 
@@ -44,7 +44,7 @@ def trained(model: str, arrays: Sequence[Floats], images: Floats, labels: NDArra
         for begin in range(0, len(order), _BATCH):
             batch = order[begin : begin + _BATCH]
             for array, gradient in zip(arrays, _gradients(arrays, inputs[batch], targets[batch]), strict=True):
-                array -= _RATES[model] * gradient
+                array -= _RATE * gradient
     return arrays
 
 

@@ -31,5 +31,5 @@ def main(grid: Grid, context: Context) -> None:
                             num_rounds=int(config["rounds"]))  # fmt: skip
     images, labels = samples.held(str(config["data"]))
     accuracy = models.accuracy(model, result.arrays.to_numpy_ndarrays(), images, labels)
-    told = {"job": config["job"], "accuracy": accuracy, "began": began, "ended": time.time()}
+    told = {"job": config["job"], "accuracy": accuracy, "began": began, "ended": time.time(), "served": getattr(grid, "served", {})}
     Path(str(config["result"])).write_text(json.dumps(told))

@@ -1,0 +1,165 @@
+"""What `offpath demo venn` does: the same three jobs twice, with random matching and with Venn, on the same nodes.
+
+Each job is a run of a real Flower: a ServerApp with federated averaging, real digits, another model. Nodes are of four
+classes. How long a node works is EMULATED by its configuration; it computes for a part of that time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from offpath.bindings.errors import EngineUnavailable
+from offpath.cli.demo.samples import DATA
+from offpath.cli.local.collab_controller import CollabController
+from offpath.cli.local.flower_cluster import FlowerCluster
+
+APP: Final = Path(__file__).parent / "app"
+CLASSES: Final = {
+    "general": {"cpu_f": 6, "fp16": 500}, "compute": {"cpu_f": 8, "fp16": 500}, "memory": {"cpu_f": 6, "fp16": 1_200},
+    "high": {"cpu_f": 8, "fp16": 1_200},
+}  # fmt: skip
+"""Four classes of nodes as in figure 8a: the points of two benchmarks."""
+NODES_OF_A_CLASS: Final = 3
+POLICIES: Final = ("random", "venn-paper")
+_ROUND_S: Final = 300.0
+_LOOK_S: Final = 2.0
+
+
+class JobPlan(NamedTuple):
+    """``least``: what a node must have."""
+
+    job: str
+    model: str
+    demand: int
+    least: Mapping[str, int]
+
+
+JOBS: Final = (
+    JobPlan("keyboard", "softmax", 4, {}),
+    JobPlan("speech", "hidden", 3, {"cpu_f": 7}),
+    JobPlan("vision", "features", 3, {"cpu_f": 7, "fp16": 1_000}),
+)
+
+
+@dataclass(slots=True)
+class JobTold:
+    """``accuracy``: on digits that nobody trained on. ``jct_s``: of the ServerApp. ``served``: answers by node."""
+
+    job: str
+    accuracy: float
+    jct_s: float
+    served: dict[str, int]
+
+
+class Work(NamedTuple):
+    """A node's work for a job, by the node's own clock."""
+
+    node: int
+    job: str
+    began: float
+    ended: float
+
+
+@dataclass(slots=True)
+class Told:
+    """Of one policy."""
+
+    policy: str
+    jobs: list[JobTold] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    assigned: int = 0
+
+
+def nodes(work_ms: int) -> list[dict[str, int | str]]:
+    """Each node's configuration: its class, its part of the digits, how long it works."""
+    count = len(CLASSES) * NODES_OF_A_CLASS
+    kinds = [(name, numbers) for name, numbers in CLASSES.items() for _ in range(NODES_OF_A_CLASS)]
+    return [
+        {"kind": name, **numbers, "part": part, "parts": count, "work_ms": work_ms}
+        for part, (name, numbers) in enumerate(kinds)
+    ]
+
+
+def tell(folder: Path, rounds: int, work_ms: int, seed: int, say: Callable[[str], None]) -> list[Told]:
+    """Raises: EngineMissing, EngineUnavailable, EngineAnswerInvalid, PeerGone."""
+    place = folder / "controller"
+    place.mkdir()
+    controller = CollabController(place, {"name": POLICIES[0], "period_s": 1, "lease_s": int(_ROUND_S)})
+    settings = controller.settings(poll_s=0.5, told=str(folder / "told.json"), prefix="demo")
+    flower = FlowerCluster(folder, nodes(work_ms), {"OFFPATH_COLLAB": str(settings)})
+    try:
+        say(f"a SuperLink and {len(CLASSES) * NODES_OF_A_CLASS} SuperNodes start")
+        flower.open()
+        found = []
+        for policy in POLICIES:
+            say(f"{policy}: {len(JOBS)} jobs, {rounds} rounds each")
+            controller.forget()
+            controller.start(policy)
+            found.append(_told(flower, controller, folder, policy, rounds, seed))
+            controller.close()
+        return found
+    finally:
+        controller.close()
+        flower.close()
+
+
+def _told(
+    flower: FlowerCluster, controller: CollabController, folder: Path, policy: str, rounds: int, seed: int
+) -> Told:  # fmt: skip
+    trace = folder / f"trace-{policy}"
+    trace.mkdir()
+    results = {plan.job: folder / f"{policy}-{plan.job}.json" for plan in JOBS}
+
+    def submit(plan: JobPlan) -> int:
+        return flower.run(APP, {
+            "job": plan.job, "model": plan.model, "rounds": rounds, "demand": plan.demand, "deadline-s": _ROUND_S,
+            "least": " ".join(f"{name}={number}" for name, number in plan.least.items()), "data": str(DATA),
+            "result": str(results[plan.job]), "seed": seed, "trace": str(trace),
+        })  # fmt: skip
+
+    with ThreadPoolExecutor(len(JOBS)) as threads:
+        runs = dict(zip(results, threads.map(submit, JOBS), strict=True))
+    _await(flower, runs, results, rounds * len(JOBS) * _ROUND_S)
+    told = Told(policy, [_job(name, path) for name, path in results.items()], list(_work(trace)))
+    told.assigned = controller.summary().assigned
+    return told
+
+
+def _await(flower: FlowerCluster, runs: Mapping[str, int], results: Mapping[str, Path], within_s: float) -> None:
+    """Raises: EngineUnavailable: a run failed, or the time is over."""
+    ends = time.monotonic() + within_s
+    while missing := [name for name, path in results.items() if not path.exists()]:
+        for name in missing:
+            state = flower.state(runs[name])
+            if state.is_over and not results[name].exists():
+                raise EngineUnavailable(f"job {name}: {state.status}: {state.detail}"[:600])
+        if time.monotonic() > ends:
+            raise EngineUnavailable(f"jobs {', '.join(missing)} have not ended within {within_s:g} s")
+        time.sleep(_LOOK_S)
+
+
+def _job(name: str, path: Path) -> JobTold:
+    told: dict[str, Any] = json.loads(path.read_text())
+    return JobTold(name, told["accuracy"], told["ended"] - told["began"], told["served"])
+
+
+def _work(trace: Path) -> Iterator[Work]:
+    for path in sorted(trace.iterdir()):
+        for line in path.read_text().splitlines():
+            job, began, ended = line.split()
+            yield Work(int(path.name), job, float(began), float(ended))
+
+
+def overlaps(work: Sequence[Work]) -> list[tuple[Work, Work]]:
+    """A node's work for two jobs at the same time."""
+    found = []
+    for node in {each.node for each in work}:
+        mine = sorted((each for each in work if each.node == node), key=lambda each: each.began)
+        found += [(one, other) for one, other in zip(mine, mine[1:], strict=False) if other.began < one.ended]
+    return found
