@@ -90,7 +90,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("completion",): ("completion", "print a completion script for a shell"),
     ("demo", "ina"): ("demo.ina.command", "run two training jobs that share an emulated switch, mode by mode"),
     ("demo", "netpack"): ("demo.netpack.command", "place and run training jobs on a rack with a statistical switch"),
-    ("demo", "venn"): ("demo.venn.command", "run federated jobs of Flower on shared nodes, by random matching and by Venn"),
+    ("demo", "venn"): ("demo.venn.command", "run federated jobs of Flower on shared nodes, at random and by Venn"),
     ("demo", "hire"): ("demo.hire.command", "run requests for servers and switches, and kill a switch meanwhile"),
     ("demo",): ("demo.command", "run the main job on this machine, end to end (demo ina: training jobs)"),
     ("simulate",): ("simulate.command", "repeat a paper's evaluation; without a name, list them"),

@@ -18,7 +18,6 @@ from offpath.bindings.wire.collab import (
     MOST_BATCH_BYTES,
     TO_GATEWAY,
     Answer,
-    Answers,
     Batch,
     CheckIn,
     Refusal,

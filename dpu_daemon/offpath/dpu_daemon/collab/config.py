@@ -87,8 +87,8 @@ class GatewaysTable(_Table):
 
 
 class PolicyTable(_Table):
-    """``[policy]``: who decides. ``lease_s``: how long a device may work for a round at most. ``period_s``: a device gets one
-    job in each: of UTC's days, if it is not stated."""
+    """``[policy]``: who decides. ``lease_s``: how long a device may work for a round at most. ``period_s``: a device
+    gets one job in each: of UTC's days, if it is not stated."""
 
     name: Annotated[str, AfterValidator(_known_policy)] = "venn-paper"
     lease_s: Annotated[int, Field(ge=1, le=86_400)] = 3_600

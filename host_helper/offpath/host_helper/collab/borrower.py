@@ -30,7 +30,8 @@ from offpath.host_helper.collab.settings import NodeTable
 
 logger = logging.getLogger(__name__)
 _PASSING: Final = frozenset(("replayed", "clock", "device_rate", "busy"))
-"""Refusals of a message that is sent again later: another job's process has sent one of the same device, or too many."""
+"""Refusals of a message that is sent again later: another job's process has sent one of the same device, or too
+many."""
 _RETRY_S: Final = 0.5
 _MOST_TRIES: Final = 20
 """Of results that the controller is to get later, because the device has sent too much."""
@@ -40,7 +41,8 @@ _HURRY: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class JobWish:
-    """``demand``: nodes of a round. ``deadline_s``: of a round, from its request on. Others: `collab_admin.OpenRequest`."""
+    """``demand``: nodes of a round. ``deadline_s``: of a round, from its request on. Others:
+    `collab_admin.OpenRequest`."""
 
     name: str
     demand: int
@@ -62,8 +64,8 @@ class _Round:
 
 
 class Borrower:
-    """``key``: of tokens; ``prefix``: of nodes' names as devices. ``now_ms``: for messages; a device's messages have rising
-    ones, also if several jobs send them."""
+    """``key``: of tokens; ``prefix``: of nodes' names as devices. ``now_ms``: for messages; a device's messages have
+    rising ones, also if several jobs send them."""
 
     def __init__(
         self, controller: Controller, wish: JobWish, key: bytes, prefix: str, poll_s: float = 1.0, *,
@@ -83,9 +85,9 @@ class Borrower:
     def borrow(
         self, nodes: Callable[[], Mapping[int, NodeTable]], patience_s: float, demand: int = 0
     ) -> list[int]:  # fmt: skip
-        """``demand`` nodes, or as many as the job wishes, for a round of its own; a round that gets too few by its deadline
-        is asked for anew. ``nodes``: those that are there now. Raises: PeerGone: the controller has not answered for
-        ``patience_s``. JobRefused: it does not serve this job.
+        """``demand`` nodes, or as many as the job wishes, for a round of its own; a round that gets too few by its
+        deadline is asked for anew. ``nodes``: those that are there now. Raises: PeerGone: the controller has not
+        answered for ``patience_s``. JobRefused: it does not serve this job.
         """
         self._demand = demand or self._wish.demand
         heard = self._clock()
@@ -183,7 +185,8 @@ class Borrower:
         wish = self._wish
         try:
             self._controller.ask(
-                DevicesRequest(job=wish.name, round=self._next, demand=self._demand, deadline_s=wish.deadline_s), JobAnswer
+                DevicesRequest(job=wish.name, round=self._next, demand=self._demand, deadline_s=wish.deadline_s),
+                JobAnswer,
             )
         except JobRefused as refused:
             if refused.code == "round_runs":

@@ -56,8 +56,9 @@ def shared(
     settings = load()
     if settings is None:
         return grid
-    wish = JobWish(job or f"flower-{context.run_id}", demand, deadline_s,
-                   Requirement.model_validate(dict(requirement or {})), rounds, quorum_percent, speed, tiers)  # fmt: skip
+    wanted = Requirement.model_validate(dict(requirement or {}))
+    name = job or f"flower-{context.run_id}"
+    wish = JobWish(name, demand, deadline_s, wanted, rounds, quorum_percent, speed, tiers)
     lent = SharedGrid(grid, borrower_of(settings, wish), settings)
     atexit.register(lent.close)  # a ServerApp's process ends with its run
     return lent
@@ -70,7 +71,8 @@ def borrower_of(settings: Settings, wish: JobWish) -> Borrower:
 
 
 class SharedGrid(Grid):
-    """``inner``: of the run. Messages go to nodes of the present round only; if the controller did not answer, to all."""
+    """``inner``: of the run. Messages go to nodes of the present round only; if the controller did not answer, to
+    all."""
 
     def __init__(self, inner: Grid, borrower: Borrower, settings: Settings) -> None:
         self._inner, self._borrower, self._settings = inner, borrower, settings

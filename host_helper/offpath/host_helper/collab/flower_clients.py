@@ -1,8 +1,8 @@
-"""Flower's nodes, lent to one run at a time, for strategies of the older API: a `ClientManager` that samples through the
-collaboration controller.
+"""Flower's nodes, lent to one run at a time, for strategies of the older API: a `ClientManager` that samples through
+the collaboration controller.
 
-In ``server_fn`` one line changes: ``ServerAppComponents(…, client_manager=shared_clients(context))``. Each sample is a round
-of its own; without a controller Flower's own manager samples.
+In ``server_fn`` one line changes: ``ServerAppComponents(…, client_manager=shared_clients(context))``. Each sample is a
+round of its own; without a controller Flower's own manager samples.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def shared_clients(
     settings = load()
     if settings is None:
         return SimpleClientManager()
-    wish = JobWish(job or f"flower-{context.run_id}", 1, deadline_s, Requirement.model_validate(dict(requirement or {})),
-                   rounds, quorum_percent)  # fmt: skip
+    wanted = Requirement.model_validate(dict(requirement or {}))
+    wish = JobWish(job or f"flower-{context.run_id}", 1, deadline_s, wanted, rounds, quorum_percent)
     return SharedClientManager(borrower_of(settings, wish), settings)
 
 

@@ -33,10 +33,10 @@ class NodeTable(_Table):
 
 class Settings(_Table):
     """``gateway``: the controller's address for gateways, with its public key ``server_key`` and the own secret key
-    ``key_file`` (`offpath keys NAME` makes a pair). ``token_key``: the file with which the controller makes the tokens of
-    devices. A node's name as a device is ``prefix``, a hyphen and its number. ``node``: what nodes are, by number; others
-    are asked, and ``told`` is a file in which their answers are kept for all jobs of this user. ``patience_s``: so long a
-    controller may not answer before a round is sampled without it."""
+    ``key_file`` (`offpath keys NAME` makes a pair). ``token_key``: the file with which the controller makes the tokens
+    of devices. A node's name as a device is ``prefix``, a hyphen and its number. ``node``: what nodes are, by number;
+    others are asked, and ``told`` is a file in which their answers are kept for all jobs of this user. ``patience_s``:
+    so long a controller may not answer before a round is sampled without it."""
 
     gateway: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$")]
     server_key: FilePath

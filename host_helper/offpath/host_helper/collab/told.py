@@ -19,8 +19,8 @@ _TABLE: Final = TypeAdapter(dict[str, NodeTable])
 
 @contextlib.contextmanager
 def kept(path: str | None) -> Iterator[dict[str, NodeTable]]:
-    """The table, locked for as long as the block runs; what is added to it is written at the end. None: it is empty, and
-    nothing is kept. A file that cannot be read as one is begun anew. Raises: OptionRefused: it cannot be used."""
+    """The table, locked for as long as the block runs; what is added to it is written at the end. None: it is empty,
+    and nothing is kept. A file that cannot be read as one is begun anew. Raises: OptionRefused: it cannot be used."""
     if path is None:
         yield {}
         return

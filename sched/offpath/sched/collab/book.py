@@ -45,8 +45,8 @@ _LEAST_EXPIRIES: Final = 1_024
 
 
 class Book:
-    """``policy`` decides; the book keeps it to the rules above. ``lease_ns``: how long a device may work. ``period_ns``: a
-    device gets one job in each; the paper's is a day."""
+    """``policy`` decides; the book keeps it to the rules above. ``lease_ns``: how long a device may work.
+    ``period_ns``: a device gets one job in each; the paper's is a day."""
 
     def __init__(self, policy: CollabPolicy, draw: Draw, lease_ns: int, period_ns: int = DAY_NS) -> None:
         self.policy, self._draw, self._lease_ns = policy, draw, lease_ns

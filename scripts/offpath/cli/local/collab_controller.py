@@ -25,8 +25,8 @@ _START_S: Final = 60.0
 
 
 class CollabController:
-    """A context manager. ``folder``: exists; it holds keys, configuration, file, socket and log. ``policy``: the table of
-    the configuration. Gateways reach it with `settings`, which stay the same over restarts."""
+    """A context manager. ``folder``: exists; it holds keys, configuration, file, socket and log. ``policy``: the table
+    of the configuration. Gateways reach it with `settings`, which stay the same over restarts."""
 
     def __init__(self, folder: Path, policy: Mapping[str, Any]) -> None:
         self.folder, self._policy = folder, dict(policy)
@@ -80,14 +80,23 @@ class CollabController:
         self._policy |= {"name": policy} if policy else {}
         path = self.folder / "collab.toml"
         path.write_text(toml_of({
-            "devices": {"token_keys": [str(self.folder / "tokens.key")], "per_minute": 6_000, "burst": 200, "retry_s": 1},
+            "devices": {"token_keys": [str(self.folder / "tokens.key")], "per_minute": 6_000, "burst": 200,
+                        "retry_s": 1},
             "gateways": {"bind": self._address, "key_file": str(self.folder / "controller.key"),
                          "allowed": str(self.folder / "allowed")},
             "policy": self._policy, "operation": {"state": str(self.folder / "collab.sqlite"), "log": "json"},
         }))  # fmt: skip
         with open(self.folder / "log", "ab") as log:
             self._process = start(
-                COMMAND_LINE, "-v", "collab", "run", str(path), "--runtime-dir", self.runtime_dir, stdout=log, stderr=log
+                COMMAND_LINE,
+                "-v",
+                "collab",
+                "run",
+                str(path),
+                "--runtime-dir",
+                self.runtime_dir,
+                stdout=log,
+                stderr=log,
             )
         self._starts += 1
         until = time.monotonic() + _START_S

@@ -15,7 +15,8 @@ _HEAD: Final = ("policy", "job", "accuracy", "JCT s", "nodes", "answers")
 
 
 def build(told: Sequence[Told]) -> dict[str, Any]:
-    """``ok``, ``faults``; ``jobs``: a row for each policy and job; ``avg_jct_s`` and ``speedup`` over random matching."""
+    """``ok``, ``faults``; ``jobs``: a row for each policy and job; ``avg_jct_s`` and ``speedup`` over random
+    matching."""
     faults = [
         f"{each.policy}: node {one.node} worked for {one.job} and {other.job} at the same time"
         for each in told for one, other in overlaps(each.work)
@@ -56,6 +57,6 @@ def render(made: dict[str, Any]) -> str:
     ]  # fmt: skip
     averages = ", ".join(f"{policy} {seconds:.1f} s" for policy, seconds in made["avg_jct_s"].items())
     return "\n".join([
-        admin_client.table(_HEAD, rows), f"average JCT: {averages}; {made['speedup']:.2f} times as fast",
+        admin_client.table(rows, _HEAD), f"average JCT: {averages}; {made['speedup']:.2f} times as fast",
         f"EMULATED: {made['emulated']}",
     ])  # fmt: skip

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -161,5 +162,5 @@ def overlaps(work: Sequence[Work]) -> list[tuple[Work, Work]]:
     found = []
     for node in {each.node for each in work}:
         mine = sorted((each for each in work if each.node == node), key=lambda each: each.began)
-        found += [(one, other) for one, other in zip(mine, mine[1:], strict=False) if other.began < one.ended]
+        found += [(one, other) for one, other in pairwise(mine) if other.began < one.ended]
     return found

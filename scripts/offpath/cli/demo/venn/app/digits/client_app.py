@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from digits import models, samples
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from offpath.host_helper.collab.flower import describe
+
+from . import models, samples
 
 EPOCHS = 6
 app = ClientApp()

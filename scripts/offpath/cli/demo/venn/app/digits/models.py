@@ -1,5 +1,5 @@
-"""Three models of digits in NumPy, each a list of arrays: softmax regression, a network with a hidden layer, and softmax
-regression on random features."""
+"""Three models of digits in NumPy, each a list of arrays: softmax regression, a network with a hidden layer, and
+softmax regression on random features."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ HIDDEN: Final = 32
 FEATURES: Final = 128
 MODELS: Final = ("softmax", "hidden", "features")
 _RATE: Final = 0.5
+_WIDTH: Final = 0.3
+"""Of the random features: of a Gaussian kernel."""
 _BATCH: Final = 16
 
 
@@ -57,7 +59,10 @@ def _inputs(model: str, images: Floats) -> Floats:
     if model != "features":
         return images
     random = np.random.default_rng(0)  # the same features everywhere
-    return np.cos(2 * images @ random.normal(0, 1, (PIXELS, FEATURES)) + random.uniform(0, 2 * np.pi, FEATURES))
+    found: Floats = np.cos(
+        images @ random.normal(0, _WIDTH, (PIXELS, FEATURES)) + random.uniform(0, 2 * np.pi, FEATURES)
+    )
+    return found
 
 
 def _outputs(arrays: Sequence[Floats], inputs: Floats) -> list[Floats]:
@@ -69,8 +74,9 @@ def _outputs(arrays: Sequence[Floats], inputs: Floats) -> list[Floats]:
 
 
 def _softmax(values: Floats) -> Floats:
-    found = np.exp(values - values.max(1, keepdims=True))
-    return found / found.sum(1, keepdims=True)
+    found: Floats = np.exp(values - values.max(1, keepdims=True))
+    found /= found.sum(1, keepdims=True)
+    return found
 
 
 def _gradients(arrays: Sequence[Floats], inputs: Floats, targets: Floats) -> list[Floats]:

@@ -7,12 +7,13 @@ import json
 import time
 from pathlib import Path
 
-from digits import models, samples
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from offpath.host_helper.collab.flower import shared
+
+from . import models, samples
 
 app = ServerApp()
 
@@ -31,5 +32,11 @@ def main(grid: Grid, context: Context) -> None:
                             num_rounds=int(config["rounds"]))  # fmt: skip
     images, labels = samples.held(str(config["data"]))
     accuracy = models.accuracy(model, result.arrays.to_numpy_ndarrays(), images, labels)
-    told = {"job": config["job"], "accuracy": accuracy, "began": began, "ended": time.time(), "served": getattr(grid, "served", {})}
+    told = {
+        "job": config["job"],
+        "accuracy": accuracy,
+        "began": began,
+        "ended": time.time(),
+        "served": getattr(grid, "served", {}),
+    }
     Path(str(config["result"])).write_text(json.dumps(told))
