@@ -144,11 +144,14 @@ class JobManager:
 
 def toml_of(tables: Mapping[str, Any]) -> str:
     """As the text of a file."""
-    lines: list[str] = []
+    scalars = {name: value for name, value in tables.items() if not isinstance(value, list | Mapping)}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in scalars.items()]
     for name, table in tables.items():
+        if name in scalars:
+            continue
         for each in table if isinstance(table, list) else [table]:
             lines.append(f"[[{name}]]" if isinstance(table, list) else f"[{name}]")
-            below = {key: value for key, value in each.items() if isinstance(value, list | dict)}
+            below = {key: value for key, value in each.items() if _is_table(value)}
             lines += [f"{key} = {json.dumps(value)}" for key, value in each.items() if key not in below]
             for key, value in below.items():
                 if isinstance(value, dict):
@@ -159,3 +162,8 @@ def toml_of(tables: Mapping[str, Any]) -> str:
                         lines.append(f"[[{name}.{key}]]")
                         lines += [f"{inner} = {json.dumps(text)}" for inner, text in row.items()]
     return "\n".join([*lines, ""])
+
+
+def _is_table(value: object) -> bool:
+    """A table, or an array of tables."""
+    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
