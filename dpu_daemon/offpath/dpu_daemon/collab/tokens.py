@@ -12,7 +12,8 @@ import hmac
 from collections.abc import Sequence
 from typing import Final
 
-_PURPOSE: Final = b"offpath collab device\0"
+from offpath.bindings.device_tokens import keyed, token_of
+
 SECRET_BYTES: Final = 32
 _DIGEST_BYTES: Final = 8
 
@@ -21,25 +22,18 @@ class Tokens:
     """Makes tokens with the first of ``keys``, accepts those of all."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keyed = tuple(hmac.new(key, _PURPOSE, "sha256") for key in keys)
-        """With the key's part of the work done, which is more than the name's: a copy of it does the rest."""
+        self._keyed = tuple(keyed(key) for key in keys)
 
     def of(self, device: str) -> str:
         """The device's token: 64 hexadecimal digits."""
-        return _token(self._keyed[0], device)
+        return token_of(self._keyed[0], device)
 
     def is_valid(self, device: str, token: str) -> bool:
         """Takes equally long for every wrong token of that length."""
         given, is_valid = token.encode(), False
-        for keyed in self._keyed:
-            is_valid |= hmac.compare_digest(_token(keyed, device).encode(), given)
+        for each in self._keyed:
+            is_valid |= hmac.compare_digest(token_of(each, device).encode(), given)
         return is_valid
-
-
-def _token(keyed: hmac.HMAC, device: str) -> str:
-    made = keyed.copy()
-    made.update(device.encode())
-    return made.hexdigest()
 
 
 class Identities:
