@@ -25,9 +25,7 @@ ROOT: Final = Path(__file__).resolve().parent
 C_SOURCES: Final = ROOT / "bindings/csrc/path"
 PACKAGE: Final = ROOT / "bindings/offpath/bindings"
 NAME: Final = "_path.abi3.so"
-NOT_FOR_HOSTS: Final = (
-    "wire/collab.py", "wire/collab_admin.py", "wire/inc_admin.py", "wire/work_admin.py", "zeromq/batches.py",
-)  # fmt: skip
+NOT_FOR_HOSTS: Final = ("wire/inc_admin.py", "wire/work_admin.py", "zeromq/batches.py")
 """Beside the engines."""
 TAG: Final = "cp311-abi3"
 FLAGS: Final = ("-std=c11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -125,7 +123,7 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _leave_out(self) -> None:
-        """Hosts start no jobs of the job manager's, and speak neither with it nor with a collaboration controller."""
+        """Hosts start no jobs of the job manager's, and do not speak with it."""
         for path in [*(PACKAGE / "engines").rglob("*"), *(PACKAGE / each for each in NOT_FOR_HOSTS)]:
             self.build_config.build_reserved_paths.add(f"offpath/bindings/{path.relative_to(PACKAGE)}")
 

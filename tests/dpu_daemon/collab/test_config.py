@@ -14,7 +14,7 @@ from ...support.collab import KEY, configuration
 
 def test_the_least_configuration_has_the_defaults(tmp_path: Path) -> None:
     found = load(str(configuration(tmp_path)))
-    assert (found.config.policy.name, found.config.policy.lease_s) == ("venn-paper", 3_600)
+    assert (found.config.policy.name, found.config.policy.lease_s) == ("venn", 3_600)
     assert (found.config.devices.skew_s, found.config.devices.per_minute) == (60, 30)
     assert (found.tls, found.gateways) == (None, {})
 

@@ -90,7 +90,7 @@ class PolicyTable(_Table):
     """``[policy]``: who decides. ``lease_s``: how long a device may work for a round at most. ``period_s``: a device
     gets one job in each: of UTC's days, if it is not stated."""
 
-    name: Annotated[str, AfterValidator(_known_policy)] = "venn-paper"
+    name: Annotated[str, AfterValidator(_known_policy)] = "venn"
     lease_s: Annotated[int, Field(ge=1, le=86_400)] = 3_600
     period_s: Annotated[int, Field(ge=1, le=366 * 86_400)] = 86_400
 

@@ -27,7 +27,7 @@ CLASSES: Final = {
 }  # fmt: skip
 """Four classes of nodes as in figure 8a: the points of two benchmarks."""
 NODES_OF_A_CLASS: Final = 3
-POLICIES: Final = ("random", "venn-paper")
+POLICIES: Final = ("random", "venn")
 _ROUND_S: Final = 300.0
 _LOOK_S: Final = 2.0
 

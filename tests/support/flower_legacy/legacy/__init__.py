@@ -1,0 +1,1 @@
+"""An app of Flower's older API: each client adds one."""
