@@ -1,9 +1,9 @@
-"""One journal of check-ins, answers and jobs: the live controller's shell decides as the simulation does, also across its
-restarts."""
+"""One journal of check-ins, answers and jobs: the live controller's shell decides as the simulation does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +14,7 @@ from offpath.dpu_daemon.collab.config import CollabConfig
 from offpath.dpu_daemon.collab.shell import CollabShell
 from offpath.dpu_daemon.collab.store import StateFile
 from offpath.sched.collab.policies import make
-from offpath.sched.collab.records import Event, JobSpec, Lease
+from offpath.sched.collab.records import Event, JobSpec, Lease, RoundEnded
 from offpath.sched.collab.requirements import Properties
 from offpath.sched.sim.collab import CollabSimulation
 
@@ -38,24 +38,13 @@ class Watched(CollabShell):
 
 
 class Live:
-    """The shell, used as a book is. ``is_restarted``: another process takes over after each round."""
+    """The shell, used as a book is."""
 
     def __init__(self, config: CollabConfig, random: Random) -> None:
-        self._config, self._random, self._clock = config, random, Clock(BEGIN_NS)
-        self.shell = self._started()
-        self._ids: dict[str, int] = {}
+        self._clock = Clock(BEGIN_NS)
+        self.shell = Watched(config, StateFile(config.operation.state), now_ns=self._clock, draw=random.randrange)
+        self.shell.seen = []
 
-    def _started(self) -> Watched:
-        shell = Watched(
-            self._config, StateFile(self._config.operation.state), now_ns=self._clock, draw=self._random.randrange
-        )
-        shell.seen = []
-        return shell
-
-    def close(self) -> None:
-        self.shell.close()
-
-    # -- as a book ----------------------------------------------------------------------------------------------------
     @property
     def tally(self) -> Any:
         return self.shell.book.tally
@@ -77,14 +66,7 @@ class Live:
 
     def _events(self) -> list[Any]:
         found, self.shell.seen = self.shell.seen, []
-        return [
-            each._replace(
-                submitted_ns=each.submitted_ns - BEGIN_NS, ended_ns=each.ended_ns - BEGIN_NS,
-                filled_ns=each.filled_ns - BEGIN_NS if each.filled_ns >= 0 else each.filled_ns,
-            )
-            if hasattr(each, "ended_ns") else each
-            for each in found
-        ]  # fmt: skip
+        return [moved(each) if isinstance(each, RoundEnded) else each for each in found]
 
     def tick(self, now_ns: int) -> list[Any]:
         self._at(now_ns)
@@ -99,7 +81,7 @@ class Live:
         self._at(now_ns)
         self.shell.request(name, number, demand, (deadline_ns - now_ns) / S)
 
-    def close_job(self, name: str, now_ns: int) -> None:
+    def close(self, name: str, now_ns: int) -> None:
         self._at(now_ns)
         self.shell.close_job(name)
 
@@ -113,13 +95,21 @@ class Live:
         return self._events()
 
 
-class LiveOneByOne(OneByOne):
-    """A job closes by the shell's own method."""
+def moved(event: RoundEnded) -> RoundEnded:
+    filled_ns = event.filled_ns - BEGIN_NS if event.filled_ns >= 0 else event.filled_ns
+    return replace(
+        event, submitted_ns=event.submitted_ns - BEGIN_NS, ended_ns=event.ended_ns - BEGIN_NS, filled_ns=filled_ns
+    )
 
-    def take(self, events: list[Any]) -> None:
-        book = self.book
-        book.close = book.close_job
-        super().take(events)
+
+def simulated(world: World, policy: str, seed: int) -> list[RoundEnded]:
+    ended: list[RoundEnded] = []
+    random = Random(seed)
+    simulation = CollabSimulation(
+        make(policy, random.randrange), random.randrange, world.devices, lambda day: world.days[day], ended.append
+    )
+    simulation.run(world.jobs, DAYS)
+    return ended
 
 
 @pytest.mark.parametrize("policy", ["venn", "venn-paper", "srsf", "random"])
@@ -127,19 +117,13 @@ def test_the_live_controller_decides_as_the_simulation(tmp_path: Path, policy: s
     rounds = 0
     for seed in range(4):
         world = World(seed)
-        ended: list[Any] = []
-        random = Random(seed)
-        CollabSimulation(
-            make(policy, random.randrange), random.randrange, world.devices, lambda day, world=world: world.days[day],
-            ended.append,
-        ).run(world.jobs, DAYS)  # fmt: skip
-        config = loaded(tmp_path / f"{policy}-{seed}").config
+        config = loaded(tmp_path / str(seed)).config
         table = config.policy.model_copy(update={"name": policy, "lease_s": 86_400})
         live = Live(config.model_copy(update={"policy": table}), Random(seed))
-        shell = live.shell
         try:
-            assert LiveOneByOne(world, live).run() == ended
+            found = OneByOne(world, live).run()
         finally:
-            shell.close()
-        rounds += len(ended)
+            live.shell.close()
+        assert found == simulated(world, policy, seed)
+        rounds += len(found)
     assert rounds > 40

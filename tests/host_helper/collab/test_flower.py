@@ -1,4 +1,4 @@
-"""Runs of a real Flower that share nodes: strategies of the older API, and without a controller. `demo venn` has the others."""
+"""Runs of a real Flower that share nodes: strategies of the older API, and without a controller."""
 
 from __future__ import annotations
 
