@@ -87,11 +87,11 @@ class Live:
 
     def check_in(self, device: str, properties: Properties, now_ns: int) -> Lease | None:
         self._at(now_ns)
-        return self.shell.check_in(int(device), properties)
+        return self.shell.check_in(int(device), properties, self.shell.advance())
 
     def result(self, device: Any, number: int, is_good: bool, now_ns: int) -> list[Any]:
         self._at(now_ns)
-        self.shell.result(device, number, is_good)
+        self.shell.result(device, number, is_good, self.shell.advance())
         return self._events()
 
 
