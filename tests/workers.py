@@ -26,7 +26,10 @@ ALONE: Final = ("tests/load/", "tests/dpu_daemon/test_flood.py")
 CLUSTERS: Final = (
     "tests/bindings/engines/",
     "tests/cli/test_demo_netpack.py",
+    "tests/cli/test_demo_venn.py",
     "tests/dpu_daemon/manager/",
+    "tests/host_helper/collab/",
+    "tests/kills/test_borrow_kills.py",
     "tests/kills/test_job_kills.py",
 )
 """Each has daemons of its own, mostly waits for them, and shares nothing with an offpathd."""

@@ -41,7 +41,7 @@ def test_a_report_finds_accuracies_that_are_not_equal() -> None:
 
 
 def test_nodes_are_of_four_classes_and_have_parts_of_their_own() -> None:
-    made = nodes(5)
+    made = nodes()
     assert len(made) == len(CLASSES) * NODES_OF_A_CLASS >= 12
     assert sorted(int(each["part"]) for each in made) == list(range(len(made)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire.collab import MOST_BATCH, MOST_BATCH_BYTES
-from offpath.bindings.zeromq.batches import BatchEnd
+from offpath.bindings.zeromq.gateway import BatchEnd
 from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
 from offpath.dpu_daemon.collab import gateways
 from offpath.dpu_daemon.collab.gateways import Gateways

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +116,71 @@ def test_a_round_that_gets_too_few_is_asked_for_anew(
     with controller.client() as client:
         line = client.query(wire.ExplainRequest(job="one"), wire.Explanation).job
     assert line.round >= 0
+    one.close()
+
+
+def test_results_that_complete_the_quorum_wait_for_nodes_that_still_work(
+    controller: CollabController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = borrower(settings_of(controller, monkeypatch), JobWish("one", 5, 30, quorum_percent=60))
+    one.borrow(nodes(*[1] * 5), 20)
+    one.report({0: True, 1: True, 2: True, 3: False})
+    with controller.client() as client:
+        line = client.query(wire.ExplainRequest(job="one"), wire.Explanation).job
+        assert (line.state, line.done, line.leased) == ("waits", 2, 2)  # node 4 works, and the third result waits
+        assert not one.has(3)
+        one.end()
+        line = client.query(wire.ExplainRequest(job="one"), wire.Explanation).job
+        assert (line.state, line.last_end, line.rounds_completed) == ("idle", "complete", 1)
+    one.close()
+
+
+def test_the_last_answer_sends_what_waits(controller: CollabController, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = borrower(settings_of(controller, monkeypatch), JobWish("one", 3, 30, quorum_percent=60))
+    one.borrow(nodes(1, 1, 1), 20)
+    one.report({0: True, 1: True})
+    assert controller.summary().leases == 2
+    one.report({2: False})
+    assert controller.summary().leases == 0
+    one.close()
+
+
+def test_a_node_is_not_used_after_its_lease(controller: CollabController, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is shorter than the round: both ends are known without a message."""
+    settings, at = settings_of(controller, monkeypatch), [0.0]
+    one = Borrower(LocalController(settings), JobWish("one", 1, 500.0), settings.keys()[2], settings.prefix, 0.0,
+                   clock=lambda: at[0])  # fmt: skip
+    assert one.borrow(nodes(1), 20) == [0]
+    at[0] = 59.0
+    assert one.has(0)
+    assert 0 < one.left_s <= 1.0
+    at[0] = 60.5
+    assert not one.has(0)
+    assert one.left_s == 0.0
+    one.close()
+
+
+class Lossy(LocalController):
+    """The first answer to a request for devices comes late, and is lost."""
+
+    is_lost = False
+
+    def ask(self, request: Any, wanted: Any) -> Any:
+        found = super().ask(request, wanted)
+        if isinstance(request, wire.DevicesRequest) and not self.is_lost:
+            self.is_lost = True
+            time.sleep(1.2)
+            raise PeerGone("lost")
+        return found
+
+
+def test_a_round_that_was_asked_for_twice_has_the_deadline_of_the_first_time(
+    controller: CollabController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(controller, monkeypatch)
+    one = Borrower(Lossy(settings), JobWish("one", 1, 30.0), settings.keys()[2], settings.prefix, 0.05)
+    one.borrow(nodes(1), 20)
+    assert one.left_s < 29.0
     one.close()
 
 

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from offpath.bindings.device_tokens import token_of
 from offpath.bindings.errors import PeerGone
@@ -54,13 +54,25 @@ class JobWish:
     tiers: int = 0
 
 
-@dataclass(slots=True)
-class _Round:
-    """``leases``: of the job's nodes, by number. ``until``: its deadline, of the monotonic clock."""
+class _Lease(NamedTuple):
+    """``until``: its end, of the monotonic clock."""
 
     number: int
     until: float
-    leases: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Round:
+    """``leases``: of the job's nodes. ``until``: its deadline, of the monotonic clock. Both ends are never later than
+    the controller's."""
+
+    number: int
+    until: float
+    leases: dict[int, _Lease] = field(default_factory=dict)
+    answers: dict[int, bool] = field(default_factory=dict)
+    """Results that were not sent yet, by node."""
+    good: int = 0
+    """Good results that were sent."""
 
 
 class Borrower:
@@ -104,31 +116,51 @@ class Borrower:
 
     @property
     def left_s(self) -> float:
-        """Until the round's deadline."""
-        return max(0.0, self._round.until - self._clock()) if self._round is not None else 0.0
+        """Until the round's deadline, or until the first of its nodes' leases ends: then others may get the node."""
+        if self._round is None:
+            return 0.0
+        ends = min((lease.until for lease in self._round.leases.values()), default=self._round.until)
+        return max(0.0, min(ends, self._round.until) - self._clock())
 
     def has(self, node: int) -> bool:
-        """The node works for this job's round."""
-        return self._round is not None and node in self._round.leases
+        """The node works for this job's round, and its lease has not ended."""
+        lease = self._round.leases.get(node) if self._round is not None else None
+        return lease is not None and self._clock() < lease.until
 
     def report(self, results: Mapping[int, bool]) -> None:
-        """Nodes have answered, rightly or not: they are free. Raises: PeerGone: report them again."""
-        leases = self._round.leases if self._round is not None else {}
-        left = {node: is_good for node, is_good in results.items() if node in leases}
+        """Nodes have answered, rightly or not: they are free. While others of the round still work, results that would
+        complete its quorum wait, because the controller would lend those others to the next job. Raises: PeerGone:
+        report them again."""
+        if self._round is not None:
+            self._round.answers |= {node: good for node, good in results.items() if node in self._round.leases}
+            self._send(self._round, self._timely(self._round))
+
+    def _timely(self, round_: _Round) -> dict[int, bool]:
+        """Results that end no round in which nodes still work."""
+        answers = round_.answers
+        if not round_.leases.keys() - answers.keys():
+            return dict(answers)
+        room = -(-self._demand * self._wish.quorum_percent // 100) - 1 - round_.good
+        good = [node for node, is_good in answers.items() if is_good][: max(0, room)]
+        return {node: is_good for node, is_good in answers.items() if not is_good or node in good}
+
+    def _send(self, round_: _Round, results: dict[int, bool]) -> None:
+        """Raises: PeerGone."""
+        left = results
         for _ in range(_MOST_TRIES):
-            left = self._reported(left, leases)
+            left = self._reported(left, round_)
             if not left:
                 return
             self._sleep(_RETRY_S)
         logger.warning("job %s: %d results were refused %d times", self._wish.name, len(left), _MOST_TRIES)
 
-    def _reported(self, results: Mapping[int, bool], leases: dict[int, int]) -> dict[int, bool]:
+    def _reported(self, results: Mapping[int, bool], round_: _Round) -> dict[int, bool]:
         """Those that are to be sent again. A lease that has ended needs no result."""
         if not results:
             return {}
         messages = [
-            Result(device=self._device(node), token=self._token(node), sent_ms=self._stamp(node), lease=leases[node],
-                   is_good=is_good)
+            Result(device=self._device(node), token=self._token(node), sent_ms=self._stamp(node),
+                   lease=round_.leases[node].number, is_good=is_good)
             for node, is_good in results.items()
         ]  # fmt: skip
         again = {}
@@ -136,12 +168,20 @@ class Borrower:
             if isinstance(answer, Refusal) and answer.code in _PASSING:
                 again[node] = is_good
             else:
-                del leases[node]
+                del round_.leases[node], round_.answers[node]
+                round_.good += is_good
         return again
 
     def end(self) -> None:
-        """The round is over for the job; nodes that have not answered stay leased until they do or the lease ends."""
-        self._round = None
+        """The round is over for the job: all results are sent. Nodes that have not answered stay leased, if the quorum
+        is not reached, until they do or the lease ends."""
+        round_, self._round = self._round, None
+        if round_ is not None and round_.answers:
+            try:
+                self._send(round_, dict(round_.answers))
+            except PeerGone as fault:
+                logger.warning("job %s: %d results were not sent, their leases expire: %s", self._wish.name,
+                               len(round_.answers), fault)  # fmt: skip
 
     def close(self) -> None:
         """Close the job, if the controller answers, and hang up."""
@@ -182,9 +222,9 @@ class Borrower:
 
     def _request(self) -> bool:
         """False: the former round has not ended yet."""
-        wish = self._wish
+        wish, now = self._wish, self._clock()
         try:
-            self._controller.ask(
+            answer = self._controller.ask(
                 DevicesRequest(job=wish.name, round=self._next, demand=self._demand, deadline_s=wish.deadline_s),
                 JobAnswer,
             )
@@ -195,12 +235,16 @@ class Borrower:
                 self._next += 1
                 return False
             raise
-        self._round = _Round(self._next, self._clock() + wish.deadline_s)
+        # less than was asked for, if the answer to an earlier request of this round was lost
+        self._round = _Round(self._next, now + min(wish.deadline_s, answer.job.deadline_s))
         self._next += 1
         return True
 
     def _check_in(self, nodes: Mapping[int, NodeTable], round_: _Round) -> None:
         now = self._clock()
+        for node in [node for node, lease in round_.leases.items() if now >= lease.until]:
+            del round_.leases[node]  # the controller may have lent it to another job
+            round_.answers.pop(node, None)
         asked = [
             node for node in nodes if node not in round_.leases and self._again.get(node, now) <= now
         ]  # fmt: skip
@@ -212,7 +256,8 @@ class Borrower:
         for node, answer in zip(asked, self._controller.exchange(messages) if messages else (), strict=True):
             match answer:
                 case Leased() if (answer.job, answer.round) == (self._wish.name, round_.number):
-                    round_.leases[node] = answer.lease
+                    left_s = (answer.expires_ms - answer.now_ms) / 1e3
+                    round_.leases[node] = _Lease(answer.lease, min(round_.until, now + left_s))
                 case Leased():
                     self._again[node] = now + self._poll_s
                 case _:

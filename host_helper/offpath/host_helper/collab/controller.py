@@ -45,7 +45,7 @@ class Controller(Protocol):
 
 
 class LocalController:
-    """A controller whose socket is on this machine. Raises: OptionRefused, KeyFileRefused, PeerGone."""
+    """A controller whose socket is on this machine. Raises: OptionRefused, KeyFileRefused, PlaceUnusable."""
 
     def __init__(self, settings: Settings) -> None:
         server_key, secret, _ = settings.keys()

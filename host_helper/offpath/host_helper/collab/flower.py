@@ -65,7 +65,7 @@ def shared(
 
 
 def borrower_of(settings: Settings, wish: JobWish) -> Borrower:
-    """Raises: OptionRefused, KeyFileRefused, PeerGone."""
+    """Raises: OptionRefused, KeyFileRefused, PlaceUnusable."""
     _, _, key = settings.keys()
     return Borrower(LocalController(settings), wish, key, settings.prefix, settings.poll_s)
 
@@ -157,7 +157,11 @@ class SharedGrid(Grid):
         try:
             self._borrower.report(results)
         except PeerGone as fault:
-            logger.warning("results of %d nodes were not reported, their leases expire: %s", len(results), fault)
+            logger.warning(
+                "results of %d nodes are reported with the next ones, or at the end of the round: %s",
+                len(results),
+                fault,
+            )
 
     # -- what nodes are ---------------------------------------------------------------------------------------------
     def _nodes(self) -> dict[int, NodeTable]:

@@ -76,7 +76,7 @@ class SharedClientManager(SimpleClientManager):
             try:
                 self._borrower.report({node: is_good})
             except PeerGone as fault:
-                logger.warning("a result was not reported, its lease expires: %s", fault)
+                logger.warning("a result is reported with the next one, or at the end of the round: %s", fault)
 
 
 class _Lent(ClientProxy):

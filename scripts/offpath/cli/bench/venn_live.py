@@ -28,7 +28,7 @@ import uvloop
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import collab_admin
-from offpath.bindings.zeromq.batches import BatchEnd
+from offpath.bindings.zeromq.gateway import BatchEnd
 from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
 from offpath.cli import collab_client
 from offpath.cli.bench.venn_world import Case

@@ -28,7 +28,7 @@ def build(told: Sequence[Told]) -> dict[str, Any]:
         if apart > SAME:
             faults.append(f"{name}: accuracies differ by {apart:.3f}")
     wanted = {plan.job: plan for plan in JOBS}
-    kinds = nodes(0)
+    kinds = nodes()
     for each in told:
         for work in each.work:
             least = wanted[work.job].least

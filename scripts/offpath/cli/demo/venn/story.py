@@ -28,6 +28,7 @@ CLASSES: Final = {
 """Four classes of nodes as in figure 8a: the points of two benchmarks."""
 NODES_OF_A_CLASS: Final = 3
 POLICIES: Final = ("random", "venn")
+_START_S: Final = 120.0
 _ROUND_S: Final = 300.0
 _LOOK_S: Final = 2.0
 
@@ -46,6 +47,7 @@ JOBS: Final = (
     JobPlan("speech", "hidden", 3, {"cpu_f": 7}),
     JobPlan("vision", "features", 3, {"cpu_f": 7, "fp16": 1_000}),
 )
+WARM_UP: Final = JobPlan("warm-up", "softmax", len(CLASSES) * NODES_OF_A_CLASS, {})
 
 
 @dataclass(slots=True)
@@ -77,14 +79,13 @@ class Told:
     assigned: int = 0
 
 
-def nodes(work_ms: int) -> list[dict[str, int | str]]:
-    """Each node's configuration: its class, its part of the digits, how long it works."""
+def nodes() -> list[dict[str, int | str]]:
+    """Each node's configuration: its class, its part of the digits."""
     count = len(CLASSES) * NODES_OF_A_CLASS
     kinds = [(name, numbers) for name, numbers in CLASSES.items() for _ in range(NODES_OF_A_CLASS)]
     return [
-        {"kind": name, **numbers, "part": part, "parts": count, "work_ms": work_ms}
-        for part, (name, numbers) in enumerate(kinds)
-    ]
+        {"kind": name, **numbers, "part": part, "parts": count} for part, (name, numbers) in enumerate(kinds)
+    ]  # fmt: skip
 
 
 def tell(folder: Path, rounds: int, work_ms: int, seed: int, say: Callable[[str], None]) -> list[Told]:
@@ -93,56 +94,69 @@ def tell(folder: Path, rounds: int, work_ms: int, seed: int, say: Callable[[str]
     place.mkdir()
     controller = CollabController(place, {"name": POLICIES[0], "period_s": 1, "lease_s": int(_ROUND_S)})
     settings = controller.settings(poll_s=0.5, told=str(folder / "told.json"), prefix="demo")
-    flower = FlowerCluster(folder, nodes(work_ms), {"OFFPATH_COLLAB": str(settings)})
+    flower = FlowerCluster(folder, nodes(), {"OFFPATH_COLLAB": str(settings)})
     try:
         say(f"a SuperLink and {len(CLASSES) * NODES_OF_A_CLASS} SuperNodes start")
         flower.open()
+        say("a round of all nodes that is not measured: they say what they are, and load the app")
+        _Phase(flower, controller, folder, "first", seed).run([WARM_UP], 1, 0)
         found = []
         for policy in POLICIES:
             say(f"{policy}: {len(JOBS)} jobs, {rounds} rounds each")
-            controller.forget()
-            controller.start(policy)
-            found.append(_told(flower, controller, folder, policy, rounds, seed))
-            controller.close()
+            found.append(_Phase(flower, controller, folder, policy, seed).run(JOBS, rounds, work_ms))
         return found
     finally:
         controller.close()
         flower.close()
 
 
-def _told(
-    flower: FlowerCluster, controller: CollabController, folder: Path, policy: str, rounds: int, seed: int
-) -> Told:  # fmt: skip
-    trace = folder / f"trace-{policy}"
-    trace.mkdir()
-    results = {plan.job: folder / f"{policy}-{plan.job}.json" for plan in JOBS}
+class _Phase:
+    """Jobs on a new controller. ``name``: of its files, and of the policy if it is one of `POLICIES`."""
 
-    def submit(plan: JobPlan) -> int:
-        return flower.run(APP, {
+    def __init__(
+        self, flower: FlowerCluster, controller: CollabController, folder: Path, name: str, seed: int
+    ) -> None:  # fmt: skip
+        self._flower, self._controller, self._seed = flower, controller, seed
+        self._name = name
+        self._folder = folder / name
+        self._folder.mkdir()
+        (self._folder / "trace").mkdir()
+
+    def run(self, jobs: Sequence[JobPlan], rounds: int, work_ms: int) -> Told:
+        """The jobs begin together, when the processes of all have started."""
+        self._controller.forget()
+        self._controller.start(self._name if self._name in POLICIES else "")
+        results = {plan.job: self._folder / f"{plan.job}.json" for plan in jobs}
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            numbers = list(threads.map(lambda plan: self._submit(plan, results[plan.job], rounds, work_ms), jobs))
+        runs = dict(zip(results, numbers, strict=True))
+        self._await(runs, {name: path.with_suffix(".ready") for name, path in results.items()}, _START_S)
+        (self._folder / "start").touch()
+        self._await(runs, results, rounds * len(jobs) * _ROUND_S)
+        told = Told(self._name, [_job(name, path) for name, path in results.items()],
+                    list(_work(self._folder / "trace")), self._controller.summary().assigned)  # fmt: skip
+        self._controller.close()
+        return told
+
+    def _submit(self, plan: JobPlan, result: Path, rounds: int, work_ms: int) -> int:
+        return self._flower.run(APP, {
             "job": plan.job, "model": plan.model, "rounds": rounds, "demand": plan.demand, "deadline-s": _ROUND_S,
             "least": " ".join(f"{name}={number}" for name, number in plan.least.items()), "data": str(DATA),
-            "result": str(results[plan.job]), "seed": seed, "trace": str(trace),
+            "result": str(result), "seed": self._seed, "trace": str(self._folder / "trace"), "work-ms": work_ms,
+            "start": str(self._folder / "start"),
         })  # fmt: skip
 
-    with ThreadPoolExecutor(len(JOBS)) as threads:
-        runs = dict(zip(results, threads.map(submit, JOBS), strict=True))
-    _await(flower, runs, results, rounds * len(JOBS) * _ROUND_S)
-    told = Told(policy, [_job(name, path) for name, path in results.items()], list(_work(trace)))
-    told.assigned = controller.summary().assigned
-    return told
-
-
-def _await(flower: FlowerCluster, runs: Mapping[str, int], results: Mapping[str, Path], within_s: float) -> None:
-    """Raises: EngineUnavailable: a run failed, or the time is over."""
-    ends = time.monotonic() + within_s
-    while missing := [name for name, path in results.items() if not path.exists()]:
-        for name in missing:
-            state = flower.state(runs[name])
-            if state.is_over and not results[name].exists():
-                raise EngineUnavailable(f"job {name}: {state.status}: {state.detail}"[:600])
-        if time.monotonic() > ends:
-            raise EngineUnavailable(f"jobs {', '.join(missing)} have not ended within {within_s:g} s")
-        time.sleep(_LOOK_S)
+    def _await(self, runs: Mapping[str, int], files: Mapping[str, Path], within_s: float) -> None:
+        """Raises: EngineUnavailable: a run failed, or the time is over."""
+        ends = time.monotonic() + within_s
+        while missing := [name for name, path in files.items() if not path.exists()]:
+            for name in missing:
+                state = self._flower.state(runs[name])
+                if state.is_over and not files[name].exists():
+                    raise EngineUnavailable(f"job {name}: {state.status}: {state.detail}"[:600])
+            if time.monotonic() > ends:
+                raise EngineUnavailable(f"jobs {', '.join(missing)}: no {self._name} result within {within_s:g} s")
+            time.sleep(_LOOK_S)
 
 
 def _job(name: str, path: Path) -> JobTold:

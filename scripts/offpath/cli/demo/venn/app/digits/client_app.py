@@ -26,7 +26,7 @@ def train(message: Message, context: Context) -> Message:
     arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
     seed = int(config["seed"]) + int(node["part"])
     arrays = models.trained(str(config["model"]), arrays, images, labels, EPOCHS, seed)
-    time.sleep(max(0.0, int(node["work_ms"]) / 1e3 - (time.monotonic() - began)))
+    time.sleep(max(0.0, int(config["work-ms"]) / 1e3 - (time.monotonic() - began)))
     if config["trace"]:
         with open(Path(str(config["trace"])) / str(node["part"]), "a", encoding="ascii") as file:
             file.write(f"{config['job']} {began} {time.monotonic()}\n")

@@ -24,6 +24,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     model, demand, seed = str(config["model"]), int(config["demand"]), int(config["seed"])
     least = {name: int(number) for name, number in (each.split("=") for each in str(config["least"]).split())}
+    _await_start(str(config["result"]), str(config["start"]))
     began = time.time()
     grid = shared(grid, context, demand=demand, job=str(config["job"]), deadline_s=float(config["deadline-s"]),
                   requirement={"numbers": least}, rounds=int(config["rounds"]))  # fmt: skip
@@ -39,4 +40,13 @@ def main(grid: Grid, context: Context) -> None:
         "ended": time.time(),
         "served": getattr(grid, "served", {}),
     }
-    Path(str(config["result"])).write_text(json.dumps(told))
+    part = Path(str(config["result"])).with_suffix(".part")
+    part.write_text(json.dumps(told))
+    part.rename(str(config["result"]))
+
+
+def _await_start(result: str, start: str) -> None:
+    """Jobs begin together, however long their processes take to start."""
+    Path(result).with_suffix(".ready").touch()
+    while start and not Path(start).exists():
+        time.sleep(0.02)
