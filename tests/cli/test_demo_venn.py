@@ -9,15 +9,25 @@ import sys
 import pytest
 
 from offpath.cli.demo.venn import report
-from offpath.cli.demo.venn.story import CLASSES, JOBS, NODES_OF_A_CLASS, POLICIES, JobTold, Told, Work, nodes, overlaps
+from offpath.cli.demo.venn.story import (
+    CLASSES,
+    JOBS,
+    NODES_OF_A_CLASS,
+    POLICIES,
+    JobObserved,
+    Observed,
+    Work,
+    nodes,
+    overlaps,
+)
 
 
-def told(policy: str, *work: Work, accuracy: float = 0.9, jct_s: float = 10.0) -> Told:
-    return Told(policy, [JobTold(plan.job, accuracy, jct_s, {"7": 2, "8": 1}) for plan in JOBS], list(work), 9)
+def observed(policy: str, *work: Work, accuracy: float = 0.9, jct_s: float = 10.0) -> Observed:
+    return Observed(policy, [JobObserved(plan.job, accuracy, jct_s, {"7": 2, "8": 1}) for plan in JOBS], list(work), 9)
 
 
 def test_a_report_has_both_policies_and_what_venn_gains() -> None:
-    made = report.build([told(POLICIES[0], jct_s=20.0), told(POLICIES[1])])
+    made = report.build([observed(POLICIES[0], jct_s=20.0), observed(POLICIES[1])])
     assert made["ok"]
     assert made["speedup"] == 2.0
     assert [row["policy"] for row in made["jobs"]] == [POLICIES[0]] * 3 + [POLICIES[1]] * 3
@@ -26,8 +36,8 @@ def test_a_report_has_both_policies_and_what_venn_gains() -> None:
 
 
 def test_a_report_finds_two_jobs_on_a_node_and_a_node_that_is_not_what_a_job_needs() -> None:
-    twice = told(POLICIES[0], Work(11, "keyboard", 1.0, 3.0), Work(11, "vision", 2.0, 4.0))
-    unfit = told(POLICIES[1], Work(0, "vision", 1.0, 2.0))
+    twice = observed(POLICIES[0], Work(11, "keyboard", 1.0, 3.0), Work(11, "vision", 2.0, 4.0))
+    unfit = observed(POLICIES[1], Work(0, "vision", 1.0, 2.0))
     found = report.build([twice, unfit])["faults"]
     assert len(found) == 2
     assert "at the same time" in found[0]
@@ -36,7 +46,7 @@ def test_a_report_finds_two_jobs_on_a_node_and_a_node_that_is_not_what_a_job_nee
 
 
 def test_a_report_finds_accuracies_that_are_not_equal() -> None:
-    made = report.build([told(POLICIES[0], accuracy=0.9), told(POLICIES[1], accuracy=0.7)])
+    made = report.build([observed(POLICIES[0], accuracy=0.9), observed(POLICIES[1], accuracy=0.7)])
     assert len(made["faults"]) == len(JOBS)
 
 

@@ -14,10 +14,10 @@ from offpath.bindings.errors import OptionRefused, PeerGone
 from offpath.bindings.wire import collab_admin as wire
 from offpath.bindings.wire.collab_admin import Requirement
 from offpath.cli.local.collab_controller import CollabController
+from offpath.host_helper.collab.attributes import kept
 from offpath.host_helper.collab.borrower import Borrower, JobWish
 from offpath.host_helper.collab.controller import JobRefused, LocalController
 from offpath.host_helper.collab.settings import VARIABLE, NodeTable, Settings, load
-from offpath.host_helper.collab.told import kept
 
 pytestmark = pytest.mark.slow
 Nodes = Callable[[], Mapping[int, NodeTable]]
@@ -223,8 +223,8 @@ def test_invalid_settings_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load() is None
 
 
-def test_what_nodes_said_is_kept_for_the_next_job(tmp_path: Path) -> None:
-    path = str(tmp_path / "told.json")
+def test_attributes_of_nodes_are_kept_for_the_next_job(tmp_path: Path) -> None:
+    path = str(tmp_path / "attributes.json")
     with kept(path) as table:
         assert table == {}
         table["7"] = NodeTable(numbers={"speed": 3}, labels=["camera"])

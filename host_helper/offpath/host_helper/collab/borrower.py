@@ -102,15 +102,15 @@ class Borrower:
         answered for ``patience_s``. JobRefused: it does not serve this job.
         """
         self._demand = demand or self._wish.demand
-        heard = self._clock()
+        answered = self._clock()
         while True:
             try:
                 if self._borrowed(nodes):
                     assert self._round is not None
                     return sorted(self._round.leases)
-                heard = self._clock()
+                answered = self._clock()
             except PeerGone:
-                if self._clock() - heard >= patience_s:
+                if self._clock() - answered >= patience_s:
                     raise
             self._sleep(self._poll_s * (1 - _HURRY * random.random()))
 

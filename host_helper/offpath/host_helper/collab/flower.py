@@ -2,10 +2,10 @@
 
 In the ServerApp one line changes, ``grid = shared(grid, context, demand=4)``; without a controller it changes nothing.
 Each time a strategy looks for nodes after it has used the last ones, the controller is asked for a new round. So one
-that also evaluates on nodes asks twice for each of its rounds.
+that also evaluates on nodes needs two for each of its own.
 
-The server does not know a node's ``--node-config``. What nodes are stands in the settings' file, or the nodes are asked
-once: their ClientApp answers if it has the line ``describe(app)``.
+The server does not know a node's ``--node-config``. Attributes of nodes are in the settings' file, or the nodes are
+queried once: see `flower_node`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from pydantic import ValidationError
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire.collab_admin import Requirement
+from offpath.host_helper.collab.attributes import kept
 from offpath.host_helper.collab.borrower import Borrower, JobWish
 from offpath.host_helper.collab.controller import LocalController
+from offpath.host_helper.collab.flower_node import ACTION, LABELS, NUMBERS
 from offpath.host_helper.collab.settings import NodeTable, Settings, load
-from offpath.host_helper.collab.told import kept
 
 logger = logging.getLogger(__name__)
-ACTION: Final = "offpath"
-"""Of the query that asks a node what it is."""
-NUMBERS: Final = "numbers"
-LABELS: Final = "labels"
 _ASK_S: Final = 60.0
 _PULL_S: Final = 0.5
 
@@ -163,53 +159,43 @@ class SharedGrid(Grid):
                 fault,
             )
 
-    # -- what nodes are ---------------------------------------------------------------------------------------------
+    # -- attributes of nodes -----------------------------------------------------------------------------------------
     def _nodes(self) -> dict[int, NodeTable]:
-        """Nodes that are there. Those that nobody knows are asked, all at once."""
+        """Nodes that are connected. Unknown ones are queried, all at once."""
         there = list(self._inner.get_node_ids())
         new = [node for node in there if node not in self._known]
         self._known |= {node: self._settings.node[str(node)] for node in new if str(node) in self._settings.node}
         if any(node not in self._known for node in new):
-            with kept(self._settings.told) as told:  # one job asks, the others wait and read its answers
-                self._known |= {node: told[str(node)] for node in new if str(node) in told and node not in self._known}
-                if asked := [node for node in new if node not in self._known]:
-                    answers = self._answers(asked)
+            with kept(self._settings.attributes) as table:  # one job queries, others wait and read its answers
+                self._known |= {
+                    node: table[str(node)] for node in new if str(node) in table and node not in self._known
+                }
+                if unknown := [node for node in new if node not in self._known]:
+                    answers = self._answers(unknown)
                     self._known |= answers
-                    told |= {str(node): answer for node, answer in answers.items()}
+                    table |= {str(node): answer for node, answer in answers.items()}
         return {node: self._known[node] for node in there}
 
     def _answers(self, nodes: list[int]) -> dict[int, NodeTable]:
-        """Of nodes that do not answer nothing is known."""
+        """Nodes that do not answer have no attributes."""
         messages = [Message(RecordDict(), dst_node_id=node, message_type=f"{MessageType.QUERY}.{ACTION}", ttl=_ASK_S)
                     for node in nodes]  # fmt: skip
         found = dict.fromkeys(nodes, NodeTable())
         for reply in self._inner.send_and_receive(messages, timeout=_ASK_S):
             node = reply.metadata.src_node_id
             if reply.has_error():
-                logger.info("node %d does not say what it is: %s", node, reply.error.reason)
+                logger.info("node %d: no attributes: %s", node, reply.error.reason)
             elif node in found:
                 found[node] = _read(node, reply.content)
         return found
 
 
-def describe(app: ClientApp) -> None:
-    """The app answers what its node is: the numbers of its ``--node-config``, and its texts as labels ``key.value``."""
-
-    @app.query(ACTION)
-    def answer(message: Message, context: Context) -> Message:
-        config = context.node_config
-        numbers = {key: value for key, value in config.items() if type(value) is int and value >= 0}
-        labels = [f"{key}.{value}" for key, value in config.items() if isinstance(value, str)]
-        content = RecordDict({NUMBERS: MetricRecord(numbers), LABELS: ConfigRecord({LABELS: labels})})
-        return Message(content, reply_to=message)
-
-
 def _read(node: int, content: RecordDict) -> NodeTable:
-    """What a node says of itself; nothing if it cannot be read."""
+    """The attributes that a node reports; none if they cannot be read."""
     try:
         return NodeTable.model_validate({
             "numbers": dict(content[NUMBERS]), "labels": list(content[LABELS][LABELS]),
         })  # fmt: skip
     except (KeyError, TypeError, ValidationError) as fault:
-        logger.warning("node %d: what it says of itself cannot be read: %s", node, str(fault)[:200])
+        logger.warning("node %d: its attributes cannot be read: %s", node, str(fault)[:200])
         return NodeTable()

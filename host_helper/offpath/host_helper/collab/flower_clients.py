@@ -31,8 +31,8 @@ def shared_clients(
     context: Context, *, deadline_s: float = _DEADLINE_S, job: str = "",
     requirement: Mapping[str, Any] | None = None, rounds: int = 0, quorum_percent: int = 80,
 ) -> ClientManager:  # fmt: skip
-    """The manager of a run that shares its nodes with others; arguments as of `flower.shared`. What nodes are stands in
-    the settings' file. Raises: as `flower.shared`."""
+    """The manager of a run that shares its nodes with others; arguments as of `flower.shared`. Attributes of nodes
+    are in the settings' file. Raises: as `flower.shared`."""
     settings = load()
     if settings is None:
         return SimpleClientManager()

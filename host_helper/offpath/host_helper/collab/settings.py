@@ -1,4 +1,4 @@
-"""Where the collaboration controller is, and what nodes are: the TOML file that ``OFFPATH_COLLAB`` names."""
+"""Where the collaboration controller is, and the attributes of nodes: the TOML file that ``OFFPATH_COLLAB`` names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Table(BaseModel):
 
 
 class NodeTable(_Table):
-    """What a node is."""
+    """A node's attributes."""
 
     numbers: Numbers = {}
     versions: Versions = {}
@@ -34,9 +34,9 @@ class NodeTable(_Table):
 class Settings(_Table):
     """``gateway``: the controller's address for gateways, with its public key ``server_key`` and the own secret key
     ``key_file`` (`offpath keys NAME` makes a pair). ``token_key``: the file with which the controller makes the tokens
-    of devices. A node's name as a device is ``prefix``, a hyphen and its number. ``node``: what nodes are, by number;
-    others are asked, and ``told`` is a file in which their answers are kept for all jobs of this user. ``patience_s``:
-    so long a controller may not answer before a round is sampled without it."""
+    of devices. A node's name as a device is ``prefix``, a hyphen and its number. ``node``: attributes of nodes, by
+    number; others are queried, and ``attributes`` is a file in which their answers are kept for all jobs of this user.
+    ``patience_s``: so long a controller may not answer before a round is sampled without it."""
 
     gateway: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$")]
     server_key: FilePath
@@ -47,7 +47,7 @@ class Settings(_Table):
     patience_s: Annotated[float, Field(gt=0, le=86_400)] = 30.0
     poll_s: Annotated[float, Field(ge=0.05, le=600)] = 1.0
     """Between two check-ins of a node that gets nothing, at least."""
-    told: FilePath | None = None
+    attributes: FilePath | None = None
     node: Annotated[dict[str, NodeTable], Field(max_length=_MOST_NODES)] = {}
 
     def keys(self) -> tuple[bytes, bytes, bytes]:
@@ -56,10 +56,13 @@ class Settings(_Table):
 
 
 def load() -> Settings | None:
-    """None: ``OFFPATH_COLLAB`` is not set. Raises: OptionRefused: the file is unreadable or invalid; all faults."""
+    """None: ``OFFPATH_COLLAB`` is not set. Raises: OptionRefused: the file is unreadable or invalid, with faults."""
     path = os.environ.get(VARIABLE, "")
-    if not path:
-        return None
+    return read(path) if path else None
+
+
+def read(path: str) -> Settings:
+    """Raises: as `load`."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from offpath.cli import admin_client
-from offpath.cli.demo.venn.story import JOBS, POLICIES, Told, nodes, overlaps
+from offpath.cli.demo.venn.story import JOBS, POLICIES, Observed, nodes, overlaps
 
 SAME: Final = 0.1
 """Accuracies of a job that differ by less are equal within the noise of so few rounds and digits."""
 _HEAD: Final = ("policy", "job", "accuracy", "JCT s", "nodes", "answers")
 
 
-def build(told: Sequence[Told]) -> dict[str, Any]:
+def build(observed: Sequence[Observed]) -> dict[str, Any]:
     """``ok``, ``faults``; ``jobs``: a row for each policy and job; ``avg_jct_s`` and ``speedup`` over random
     matching."""
     faults = [
         f"{each.policy}: node {one.node} worked for {one.job} and {other.job} at the same time"
-        for each in told for one, other in overlaps(each.work)
+        for each in observed for one, other in overlaps(each.work)
     ]  # fmt: skip
-    by_name = {each.policy: {job.job: job for job in each.jobs} for each in told}
+    by_name = {each.policy: {job.job: job for job in each.jobs} for each in observed}
     random, venn = (by_name[policy] for policy in POLICIES)
     for name in random:
         apart = abs(random[name].accuracy - venn[name].accuracy)
@@ -29,22 +29,22 @@ def build(told: Sequence[Told]) -> dict[str, Any]:
             faults.append(f"{name}: accuracies differ by {apart:.3f}")
     wanted = {plan.job: plan for plan in JOBS}
     kinds = nodes()
-    for each in told:
+    for each in observed:
         for work in each.work:
             least = wanted[work.job].least
             if any(int(kinds[work.node][name]) < number for name, number in least.items()):
                 faults.append(f"{each.policy}: node {work.node} is not what {work.job} needs")
-    averages = {each.policy: statistics.fmean(job.jct_s for job in each.jobs) for each in told}
+    averages = {each.policy: statistics.fmean(job.jct_s for job in each.jobs) for each in observed}
     return {
         "ok": not faults, "faults": faults, "emulated": "how long a node works",
         "jobs": [
             {"policy": each.policy, "job": job.job, "accuracy": round(job.accuracy, 4), "jct_s": round(job.jct_s, 1),
              "devices": len(job.served), "answers": sum(job.served.values())}
-            for each in told for job in each.jobs
+            for each in observed for job in each.jobs
         ],
         "avg_jct_s": {policy: round(value, 1) for policy, value in averages.items()},
         "speedup": round(averages[POLICIES[0]] / averages[POLICIES[1]], 2),
-        "assigned": {each.policy: each.assigned for each in told},
+        "assigned": {each.policy: each.assigned for each in observed},
     }  # fmt: skip
 
 

@@ -19,6 +19,10 @@ from offpath.bindings.errors import EngineUnavailable
 from offpath.cli.demo.samples import DATA
 from offpath.cli.local.collab_controller import CollabController
 from offpath.cli.local.flower_cluster import FlowerCluster
+from offpath.host_helper.collab.attributes import kept
+from offpath.host_helper.collab.borrower import Borrower, JobWish
+from offpath.host_helper.collab.controller import LocalController
+from offpath.host_helper.collab.settings import read
 
 APP: Final = Path(__file__).parent / "app"
 CLASSES: Final = {
@@ -28,6 +32,9 @@ CLASSES: Final = {
 """Four classes of nodes as in figure 8a: the points of two benchmarks."""
 NODES_OF_A_CLASS: Final = 3
 POLICIES: Final = ("random", "venn")
+PERIOD_S: Final = 30
+"""A node works for one job in each, as a device does in a day (§5.1)."""
+_BEFORE_S: Final = 6
 _START_S: Final = 120.0
 _ROUND_S: Final = 300.0
 _LOOK_S: Final = 2.0
@@ -43,7 +50,7 @@ class JobPlan(NamedTuple):
 
 
 JOBS: Final = (
-    JobPlan("keyboard", "softmax", 4, {}),
+    JobPlan("keyboard", "softmax", 6, {}),
     JobPlan("speech", "hidden", 3, {"cpu_f": 7}),
     JobPlan("vision", "features", 3, {"cpu_f": 7, "fp16": 1_000}),
 )
@@ -51,7 +58,7 @@ WARM_UP: Final = JobPlan("warm-up", "softmax", len(CLASSES) * NODES_OF_A_CLASS, 
 
 
 @dataclass(slots=True)
-class JobTold:
+class JobObserved:
     """``accuracy``: on digits that nobody trained on. ``jct_s``: of the ServerApp. ``served``: answers by node."""
 
     job: str
@@ -70,11 +77,11 @@ class Work(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class Observed:
     """Of one policy."""
 
     policy: str
-    jobs: list[JobTold] = field(default_factory=list)
+    jobs: list[JobObserved] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
     assigned: int = 0
 
@@ -88,22 +95,22 @@ def nodes() -> list[dict[str, int | str]]:
     ]  # fmt: skip
 
 
-def tell(folder: Path, rounds: int, work_ms: int, seed: int, say: Callable[[str], None]) -> list[Told]:
+def play(folder: Path, rounds: int, work_ms: int, seed: int, say: Callable[[str], None]) -> list[Observed]:
     """Raises: EngineMissing, EngineUnavailable, EngineAnswerInvalid, PeerGone."""
     place = folder / "controller"
     place.mkdir()
-    controller = CollabController(place, {"name": POLICIES[0], "period_s": 1, "lease_s": int(_ROUND_S)})
-    settings = controller.settings(poll_s=0.5, told=str(folder / "told.json"), prefix="demo")
+    controller = CollabController(place, {"name": POLICIES[0], "period_s": PERIOD_S, "lease_s": int(_ROUND_S)})
+    settings = controller.settings(poll_s=0.5, attributes=str(folder / "attributes.json"), prefix="demo")
     flower = FlowerCluster(folder, nodes(), {"OFFPATH_COLLAB": str(settings)})
     try:
         say(f"a SuperLink and {len(CLASSES) * NODES_OF_A_CLASS} SuperNodes start")
         flower.open()
-        say("a round of all nodes that is not measured: they say what they are, and load the app")
+        say("a round on all nodes that is not measured: they report their attributes and load the app")
         _Phase(flower, controller, folder, "first", seed).run([WARM_UP], 1, 0)
         found = []
         for policy in POLICIES:
             say(f"{policy}: {len(JOBS)} jobs, {rounds} rounds each")
-            found.append(_Phase(flower, controller, folder, policy, seed).run(JOBS, rounds, work_ms))
+            found.append(_Phase(flower, controller, folder, policy, seed).run(JOBS, rounds, work_ms, _spend))
         return found
     finally:
         controller.close()
@@ -122,8 +129,11 @@ class _Phase:
         self._folder.mkdir()
         (self._folder / "trace").mkdir()
 
-    def run(self, jobs: Sequence[JobPlan], rounds: int, work_ms: int) -> Told:
-        """The jobs begin together, when the processes of all have started."""
+    def run(
+        self, jobs: Sequence[JobPlan], rounds: int, work_ms: int, before: Callable[[Path], int] = lambda settings: 0
+    ) -> Observed:
+        """The jobs begin together, when the processes of all have started and ``before`` was called with the settings'
+        file; it returns how many leases it has used."""
         self._controller.forget()
         self._controller.start(self._name if self._name in POLICIES else "")
         results = {plan.job: self._folder / f"{plan.job}.json" for plan in jobs}
@@ -131,12 +141,13 @@ class _Phase:
             numbers = list(threads.map(lambda plan: self._submit(plan, results[plan.job], rounds, work_ms), jobs))
         runs = dict(zip(results, numbers, strict=True))
         self._await(runs, {name: path.with_suffix(".ready") for name, path in results.items()}, _START_S)
+        used = before(self._controller.folder / "settings.toml")
         (self._folder / "start").touch()
         self._await(runs, results, rounds * len(jobs) * _ROUND_S)
-        told = Told(self._name, [_job(name, path) for name, path in results.items()],
-                    list(_work(self._folder / "trace")), self._controller.summary().assigned)  # fmt: skip
+        found = Observed(self._name, [_job(name, path) for name, path in results.items()],
+                         list(_work(self._folder / "trace")), self._controller.summary().assigned - used)  # fmt: skip
         self._controller.close()
-        return told
+        return found
 
     def _submit(self, plan: JobPlan, result: Path, rounds: int, work_ms: int) -> int:
         return self._flower.run(APP, {
@@ -159,9 +170,24 @@ class _Phase:
             time.sleep(_LOOK_S)
 
 
-def _job(name: str, path: Path) -> JobTold:
-    told: dict[str, Any] = json.loads(path.read_text())
-    return JobTold(name, told["accuracy"], told["ended"] - told["began"], told["served"])
+def _spend(path: Path) -> int:
+    """Near the end of a period every node works for another job for a moment, so that none is free before the next
+    period begins: then all three jobs wait. Otherwise the one whose request comes first would choose alone."""
+    settings = read(str(path))
+    time.sleep((PERIOD_S - _BEFORE_S - time.time()) % PERIOD_S)
+    with kept(settings.attributes) as table:
+        nodes = {int(node): attributes for node, attributes in table.items()}
+    borrower = Borrower(LocalController(settings), JobWish("other", len(nodes), _ROUND_S), settings.keys()[2],
+                        settings.prefix, settings.poll_s)  # fmt: skip
+    lent = borrower.borrow(lambda: nodes, settings.patience_s)
+    borrower.report(dict.fromkeys(lent, True))
+    borrower.close()
+    return len(lent)
+
+
+def _job(name: str, path: Path) -> JobObserved:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return JobObserved(name, found["accuracy"], found["ended"] - found["began"], found["served"])
 
 
 def _work(trace: Path) -> Iterator[Work]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from offpath.host_helper.collab.flower import describe
+from offpath.host_helper.collab.flower_node import describe
 
 from . import models, samples
 

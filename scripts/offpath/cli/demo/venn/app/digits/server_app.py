@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
                             num_rounds=int(config["rounds"]))  # fmt: skip
     images, labels = samples.held(str(config["data"]))
     accuracy = models.accuracy(model, result.arrays.to_numpy_ndarrays(), images, labels)
-    told = {
+    found = {
         "job": config["job"],
         "accuracy": accuracy,
         "began": began,
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         "served": getattr(grid, "served", {}),
     }
     part = Path(str(config["result"])).with_suffix(".part")
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(found))
     part.rename(str(config["result"]))
 
 

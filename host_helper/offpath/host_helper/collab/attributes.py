@@ -1,4 +1,4 @@
-"""What nodes have said of themselves, in a file that the jobs of one user share."""
+"""Attributes that nodes have reported, in a file that the jobs of one user share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kept(path: str | None) -> Iterator[dict[str, NodeTable]]:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as fault:
-        raise OptionRefused(f"told: {path}: {fault.strerror}") from None
+        raise OptionRefused(f"attributes: {path}: {fault.strerror}") from None
     with open(fd, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         table = _read(file.read(_MOST_BYTES + 1))
@@ -41,7 +41,7 @@ def kept(path: str | None) -> Iterator[dict[str, NodeTable]]:
 
 
 def _read(data: bytes) -> dict[str, NodeTable]:
-    """Empty, if it is none: nodes are asked again."""
+    """Empty, if it is none: nodes are queried again."""
     try:
         return _TABLE.validate_json(data) if 0 < len(data) <= _MOST_BYTES else {}
     except ValidationError:
