@@ -56,7 +56,7 @@ def test_nodes_are_of_four_classes_and_have_parts_of_their_own() -> None:
     assert sorted(int(each["part"]) for each in made) == list(range(len(made)))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.not_fast("the processes of Flower have no compiled modules")
 def test_jobs_of_a_real_flower_share_nodes() -> None:
     done = subprocess.run(

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.wire import collab_admin
 from offpath.bindings.wire.collab import CHECK_IN, FROM_GATEWAY, Answers, Leased, NoJob, Recorded, Refusal
+from offpath.dpu_daemon.collab.answers import Answers as AdminAnswers
 from offpath.dpu_daemon.collab.store import Changes
 from offpath.sched.collab.records import DAY_NS
 
@@ -284,6 +286,18 @@ async def test_a_controller_that_is_stopped_at_any_moment_leaves_a_file_that_hol
         await world.again()
         assert world.shell.book.leases == leases
         assert len(leases) == number + 1
+
+
+async def test_no_answer_shows_a_round_after_its_deadline(tmp_path: Path) -> None:
+    """The timer that ends rounds may be late."""
+    world = World(tmp_path)
+    world.start()
+    world.job(deadline_s=5)
+    world.clock.pass_s(5)
+    found = await AdminAnswers(world.shell, lambda: 0).to(collab_admin.JobsRequest(), 0)
+    assert isinstance(found, collab_admin.JobLines)
+    assert [(line.state, line.last_end) for line in found.jobs] == [("idle", "aborted")]
+    await world.stop()
 
 
 async def test_a_closed_job_stays_closed(world: World) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from offpath.cli import admin_client
-from offpath.cli.demo.venn.story import JOBS, POLICIES, Observed, nodes, overlaps
+from offpath.cli.demo.venn.story import JOBS, PERIOD_S, POLICIES, Observed, nodes, overlaps
 
 SAME: Final = 0.1
 """Accuracies of a job that differ by less are equal within the noise of so few rounds and digits."""
@@ -36,7 +36,8 @@ def build(observed: Sequence[Observed]) -> dict[str, Any]:
                 faults.append(f"{each.policy}: node {work.node} is not what {work.job} needs")
     averages = {each.policy: statistics.fmean(job.jct_s for job in each.jobs) for each in observed}
     return {
-        "ok": not faults, "faults": faults, "emulated": "how long a node works",
+        "ok": not faults, "faults": faults,
+        "emulated": f"how long a node works, and the day in which it works once ({PERIOD_S} s)",
         "jobs": [
             {"policy": each.policy, "job": job.job, "accuracy": round(job.accuracy, 4), "jct_s": round(job.jct_s, 1),
              "devices": len(job.served), "answers": sum(job.served.values())}

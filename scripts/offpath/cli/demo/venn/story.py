@@ -1,7 +1,8 @@
 """What `offpath demo venn` does: the same three jobs twice, with random matching and with Venn, on the same nodes.
 
 Each job is a run of a real Flower: a ServerApp with federated averaging, real digits, another model. Nodes are of four
-classes. How long a node works is EMULATED by its configuration; it computes for a part of that time.
+classes. How long a node works is EMULATED; it computes for a part of that time. So is the day in which a device works
+once: it has `PERIOD_S` seconds.
 """
 
 from __future__ import annotations
