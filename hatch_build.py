@@ -25,7 +25,10 @@ ROOT: Final = Path(__file__).resolve().parent
 C_SOURCES: Final = ROOT / "bindings/csrc/path"
 PACKAGE: Final = ROOT / "bindings/offpath/bindings"
 NAME: Final = "_path.abi3.so"
-NOT_FOR_HOSTS: Final = ("wire/inc_admin.py", "wire/work_admin.py", "zeromq/batches.py")
+NOT_FOR_HOSTS: Final = (
+    "device_tokens.py", "wire/collab.py", "wire/collab_admin.py", "wire/inc_admin.py", "wire/work_admin.py",
+    "zeromq/batches.py", "zeromq/gateway.py",
+)  # fmt: skip
 """Beside the engines."""
 TAG: Final = "cp311-abi3"
 FLAGS: Final = ("-std=c11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -123,7 +126,7 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _leave_out(self) -> None:
-        """Hosts start no jobs of the job manager's, and do not speak with it."""
+        """Hosts use neither a job manager nor a collaboration controller."""
         for path in [*(PACKAGE / "engines").rglob("*"), *(PACKAGE / each for each in NOT_FOR_HOSTS)]:
             self.build_config.build_reserved_paths.add(f"offpath/bindings/{path.relative_to(PACKAGE)}")
 

@@ -70,7 +70,8 @@ def test_it_is_thin(wheel: Path) -> None:
     parts = {name.split("/")[1] for name in names}
     assert parts == {"bindings", "cli", "host_helper", "sched"}
     assert not [name for name in names if name.startswith("offpath/bindings/engines/")]
-    assert not {f"offpath/bindings/{name}" for name in ("wire/work_admin.py", "zeromq/batches.py")} & set(names)
+    assert not {f"offpath/bindings/{name}" for name in ("wire/collab.py", "wire/work_admin.py")} & set(names)
+    assert not [name for name in names if name.startswith("offpath/host_helper/collab/")]
     assert {name for name in names if name.startswith("offpath/sched/") and "/protocol/" not in name} == {
         f"offpath/sched/{name}"
         for name in (

@@ -16,7 +16,7 @@ from offpath.sched.collab.book import Book
 from offpath.sched.collab.errors import CollabRefused, RequirementInvalid
 from offpath.sched.collab.fairness import Standing
 from offpath.sched.collab.policies import COLLAB_POLICIES, make
-from offpath.sched.collab.port import Waiting
+from offpath.sched.collab.port import CollabPolicy, Draw, Waiting
 from offpath.sched.collab.records import DAY_NS, Event, JobSpec, Lease, Released, RoundEnd, RoundEnded
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.venn import Venn
@@ -143,19 +143,23 @@ def worn(patch: pytest.MonkeyPatch, where: str, planted: object) -> None:
     patch.setattr(f"offpath.sched.collab.{where}", planted)
 
 
+def has_short_days(self: Book, policy: CollabPolicy, draw: Draw, lease_ns: int, period_ns: int = DAY_NS) -> None:
+    NEW_BOOK(self, policy, draw, lease_ns, 1)
+
+
 def forgets_leases(self: Book, *words: Any) -> Lease | None:
     self._of_device.clear()
     self._worked.clear()
     return CHECK_IN(self, *words)
 
 
-CHECK_IN = Book.check_in
+CHECK_IN, NEW_BOOK = Book.check_in, Book.__init__
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "ineligible": lambda patch: worn(patch, "requirements.Catalogue.atom", lambda self, device: (1 << 128) - 1),
     "overshot": lambda patch: worn(patch, "records.Request.remaining", property(lambda self: self.demand - self.done)),
     "never-ends": lambda patch: worn(patch, "book.Book.tick", lambda self, now_ns: []),
     "two-jobs": lambda patch: worn(patch, "book.Book.check_in", forgets_leases),
-    "twice-a-day": lambda patch: worn(patch, "book.DAY_NS", 1),
+    "twice-a-day": lambda patch: worn(patch, "book.Book.__init__", has_short_days),
 }
 
 
