@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from offpath.bindings.errors import PlaceUnusable
-from offpath.bindings.zeromq.library import CLUSTER, has_news, set_limits, zmq
+from offpath.bindings.zeromq.library import CLUSTER, has_news, zmq
 from offpath.bindings.zeromq.router import Router
 
 MAX_GATEWAYS: Final = 256

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from offpath.bindings.device_tokens import token_of
+from offpath.bindings.device_tokens import keyed, token_of
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire.collab import CheckIn, Leased, Refusal, Result
 from offpath.bindings.wire.collab_admin import (
@@ -84,7 +84,7 @@ class Borrower:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._controller, self._wish, self._key, self._prefix = controller, wish, key, prefix
+        self._controller, self._wish, self._key, self._prefix = controller, wish, keyed(key), prefix
         self._poll_s, self._now_ms, self._clock, self._sleep = poll_s, now_ms, clock, sleep
         self._demand = wish.demand
         self._next = -1
