@@ -176,6 +176,17 @@ def test_the_socket_units_are_the_sockets_that_the_daemon_takes(units: Path) -> 
     assert set(service["Requires"][0].split()) == {path.name for path in units.glob("*.socket")}
 
 
+def test_the_daemon_may_connect_to_each_socket_that_its_check_of_itself_connects_to(units: Path) -> None:
+    """As its own user: the check before each WATCHDOG=1 asks every listener but the administrator's."""
+    service = read(units / "offpathd.service")
+    groups = {*service["Group"], *service["SupplementaryGroups"]}
+    for name in LISTENING.keys() - {"admin"}:
+        unit = read(units / f"offpathd-{name}.socket")
+        mode = int(unit["SocketMode"][0], 8)
+        assert unit["SocketUser"] != service["User"]
+        assert mode & 0o6 == 0o6 or (mode & 0o60 == 0o60 and unit["SocketGroup"][0] in groups), name
+
+
 def test_the_unit_and_the_service_manager_agree_on_how_a_daemon_is_kept(units: Path) -> None:
     service, manager = read(units / "offpathd.service"), ServiceManagerSettings()
     assert service["WatchdogSec"] == [f"{manager.watchdog_s:g}s"]

@@ -148,23 +148,33 @@ def test_a_handed_down_socket_whose_file_a_dead_process_had_made_anew_is_found(t
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another group and another user")
-def test_a_file_whose_group_cannot_be_given_again_is_not_opened_to_anybody_else(tmp_path: Path) -> None:
-    """As root makes it for a helper's group, and the daemon, which is neither, cannot: it is logged, not widened."""
+@pytest.mark.parametrize("is_member", [False, True])
+def test_a_file_of_another_group_is_made_anew_by_a_member_and_by_nobody_else(tmp_path: Path, is_member: bool) -> None:
+    """As root makes it for a helper's group: a daemon of that group connects to it, which its check of itself does, and
+    makes it anew with the same rights; one that is not of it logs that it cannot, and widens nothing."""
     program = """
-import os, socket
+import os, socket, sys
 from offpath.bindings.sockets import SocketFile, listening_socket
 from offpath.dpu_daemon.listening.places import Places
-sock = listening_socket("s", socket.SOCK_STREAM)
+held = listening_socket("s", socket.SOCK_STREAM)
 os.chown("s", -1, 4343)
 os.chmod("s", 0o660)
 os.chown(".", 4242, -1)
-os.setgroups([]); os.setresgid(4242, 4242, 4242); os.setresuid(4242, 4242, 4242)
-places = Places()
-places.add(SocketFile("s", is_own=False), socket.SOCK_STREAM, None)
+os.setgroups([int(each) for each in sys.argv[1:]]); os.setresgid(4242, 4242, 4242); os.setresuid(4242, 4242, 4242)
+places, taken = Places(), []
+places.add(SocketFile("s", is_own=False), socket.SOCK_STREAM, taken.append)
+def connects():
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex("s") == 0
+print(connects())
 assert not places.look()
 os.unlink("s")
 assert places.look()
 print(places.lost, os.listdir("."))
+if taken:
+    print(connects(), oct(os.stat("s").st_mode & 0o777), os.stat("s").st_gid)
 """
-    said = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert said.stdout == "{'s': 'Operation not permitted'} []\n", said.stderr
+    command = [sys.executable, "-W", "ignore", "-c", program, *(["4343"] if is_member else [])]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    refused = "False\n{'s': 'Operation not permitted'} []\n"
+    assert done.stdout == ("True\n{} ['s']\nTrue 0o660 4343\n" if is_member else refused), done.stderr
