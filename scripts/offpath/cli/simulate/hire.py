@@ -187,7 +187,7 @@ def _pods(options: Options) -> list[Piece]:
 
 
 def _k12(options: Options) -> list[Piece]:
-    worlds = _both(replace(options.world, degree=12, count=900), options.seeds[:1])
+    worlds = _both(replace(options.world, degree=12, count=900), options.seeds)
     return _pieces(options, "k12", worlds, SOME)
 
 
