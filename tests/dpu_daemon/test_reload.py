@@ -361,7 +361,8 @@ async def test_a_configuration_is_kept_for_a_restart_before_anybody_is_told_that
         identity=SimpleNamespace(lineage="l"),
     )
     monkeypatch.setattr(lastgood, "keep", lambda *_: told.append((daemon.counters["reloads"], caplog.text)))
-    assert await Taken(daemon, None, None, "a directory").reload()  # type: ignore[arg-type]  # it comes to none of them
+    taken = Taken(daemon, None, Sources("no file"), "a directory")  # type: ignore[arg-type]  # it comes to none of them
+    assert await taken.reload()
     assert told == [(0, "")]
     assert daemon.counters == {"reloads": 1}
     assert "configuration 2 is in force" in caplog.text

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import RequestHeader
+from offpath.dpu_daemon.requests.histogram import BOUNDS_NS, Histogram
 from offpath.dpu_daemon.requests.inflight import JobRef
-from offpath.dpu_daemon.requests.request_stats import BOUNDS_NS, Histogram, RequestStats
+from offpath.dpu_daemon.requests.request_stats import RequestStats
 from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.states import EndReason, JobState
 

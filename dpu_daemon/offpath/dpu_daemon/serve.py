@@ -40,7 +40,7 @@ from offpath.dpu_daemon.durability.journal.ring import JournalCorrupt, MappedFil
 from offpath.dpu_daemon.durability.notify import Notifier, close_all, watchdog_interval_s
 from offpath.dpu_daemon.durability.storing import Store
 from offpath.dpu_daemon.ingress.negotiation import Endpoints, Negotiator
-from offpath.dpu_daemon.operation import logs
+from offpath.dpu_daemon.operation import logs, metrics
 from offpath.dpu_daemon.operation.admin import AdminServer
 from offpath.dpu_daemon.operation.metrics_http import MetricsServer
 from offpath.dpu_daemon.operation.recovery import Recovery
@@ -92,7 +92,10 @@ async def running_daemon(
         )
         with _making_places():
             negotiator = Negotiator(daemon, config, endpoints)
-        watchers = (AdminServer(daemon, *_listens(inherited, "admin", directory)), MetricsServer(daemon))
+        watchers = (
+            AdminServer(daemon, *_listens(inherited, "admin", directory)),
+            MetricsServer(config.operation.metrics_listen, metrics.pages(daemon)),
+        )
         try:
             if book is None:
                 daemon.plugin.adopt()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from pydantic import BaseModel
+
 from offpath.dpu_daemon.config.faults import Fault
-from offpath.dpu_daemon.config.tables import DaemonConfig
 
 NEEDS_RESTART: Final = (
     "leasing.lanes", "leasing.landing_bytes", "leasing.result_bytes", "tls.listen", "datapath.fabric",
@@ -17,16 +19,16 @@ NEEDS_RESTART: Final = (
 """Sessions and leases depend on lanes and sizes; open files and sockets depend on the others."""
 
 
-def restart_faults(before: DaemonConfig, after: DaemonConfig) -> list[Fault]:
-    """Changed keys that a running daemon cannot apply."""
+def restart_faults(before: BaseModel, after: BaseModel, keys: Iterable[str] = NEEDS_RESTART) -> list[Fault]:
+    """Those of ``keys`` that differ: a running process cannot apply them."""
     return [
         Fault(path, f"needs a restart: {_value(before, path)!r} is in force")
-        for path in NEEDS_RESTART
+        for path in keys
         if _value(before, path) != _value(after, path)
     ]
 
 
-def _value(config: DaemonConfig, path: str) -> object:
+def _value(config: BaseModel, path: str) -> object:
     value: object = config
     for name in path.split("."):
         value = getattr(value, name, None)

@@ -10,9 +10,10 @@ import socket
 
 from offpath.bindings.wire import admin, control
 from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.listening.checkup import ANSWER_S, Checkup
 from offpath.dpu_daemon.operation.admin_answers import Answers, BadArguments
 from offpath.dpu_daemon.operation.admin_socket import IDLE_S, MAX_PEERS, AdminHandlers, AdminSocket
-from offpath.dpu_daemon.requests.probe import ANSWER_S, Checkup
+from offpath.dpu_daemon.requests.probe import TESTS
 
 __all__ = ["IDLE_S", "MAX_PEERS", "AdminServer"]
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class AdminServer:
 
     async def _health(self) -> admin.Health:
         done = asyncio.Event()
-        checkup = Checkup(done.set)
+        checkup = Checkup(TESTS, done.set)
         self._daemon.requests.probe.run(checkup)
         try:
             async with asyncio.timeout(ANSWER_S):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
 from offpath.dpu_daemon.operation.logs import printable
-from offpath.dpu_daemon.requests.request_stats import EndedRequest, Histogram
+from offpath.dpu_daemon.requests.histogram import Histogram
+from offpath.dpu_daemon.requests.request_stats import EndedRequest
 from offpath.sched.jobs import view
 from offpath.sched.jobs.drain import is_drained
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end

@@ -6,28 +6,27 @@ job, session or lease. `take` copies numbers in the daemon's event loop; another
 
 from __future__ import annotations
 
-import os
-import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from offpath.dpu_daemon.durability import storing
 from offpath.dpu_daemon.durability.journal import gauges
+from offpath.dpu_daemon.operation.families import Buckets, build, gauge, histogram, process
+from offpath.dpu_daemon.operation.metrics_http import Pages
 from offpath.dpu_daemon.policy import plugins
-from offpath.dpu_daemon.requests.request_stats import BOUNDS_NS, STAGES
+from offpath.dpu_daemon.requests.probe import TESTS
+from offpath.dpu_daemon.requests.request_stats import STAGES
 from offpath.sched.jobs.states import LeaseState
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
 
-_BOUNDS: Final = tuple(f"{ns / 1e9:g}" for ns in BOUNDS_NS)
 PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_requests": ("requests", "Requests taken from a doorbell with a valid header."),
     "offpath_expired_running": ("expired_running", "Requests that expired during their kernel, which kept its lane."),
@@ -57,8 +56,6 @@ PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_config_reloads": ("reloads", "Configurations applied by a reload."),
 }
 """Counters without labels: metric → key of `Daemon.statistics`, help."""
-
-Buckets = tuple[tuple[int, ...], int]
 
 
 @dataclass(slots=True)
@@ -148,16 +145,24 @@ class DaemonCollector(Collector):
         return families(self._get())
 
 
+def pages(daemon: Daemon) -> Pages[Snapshot]:
+    """What the daemon's pages show. Call it when the daemon starts: its uptime begins."""
+    now_ns = daemon.requests.now_ns
+    started_ns = now_ns()
+    return Pages(
+        take=lambda lag_s: take(daemon, lag_s, (now_ns() - started_ns) / 1e9), collector=DaemonCollector, tests=TESTS,
+        check=daemon.requests.probe.run, exhausted=lambda: daemon.count("descriptors_exhausted"),
+    )  # fmt: skip
+
+
 def families(now: Snapshot) -> Iterator[Metric]:
     """Every metric, including those without samples: the test of alerts and dashboard reads the names here."""
-    info = InfoMetricFamily("offpath_build", "Release of the daemon.")
-    info.add_metric([], {"version": metadata.version("offpath")})
-    yield info
-    yield _gauge("offpath_uptime_seconds", "Time since this process took its first event.", now.uptime_s)
-    yield _gauge("offpath_helper_joined", "1 while a helper has joined.", now.has_helper)
-    yield _gauge("offpath_draining", "1 while draining: nothing new is accepted.", now.is_draining)
-    yield _gauge("offpath_config_last_good", "1 while the sources of the configuration are refused.", now.is_last_good)
-    yield _gauge(
+    yield build("Release of the daemon.")
+    yield gauge("offpath_uptime_seconds", "Time since this process took its first event.", now.uptime_s)
+    yield gauge("offpath_helper_joined", "1 while a helper has joined.", now.has_helper)
+    yield gauge("offpath_draining", "1 while draining: nothing new is accepted.", now.is_draining)
+    yield gauge("offpath_config_last_good", "1 while the sources of the configuration are refused.", now.is_last_good)
+    yield gauge(
         "offpath_loop_lag_seconds", "Longest delay of a timer of the event loop since the last scrape.", now.lag_s
     )
     for name, (key, text) in PLAIN.items():
@@ -167,20 +172,16 @@ def families(now: Snapshot) -> Iterator[Metric]:
     yield _answers(now)
     yield _paused(now)
     yield from _levels(now)
-    yield _histogram(
+    yield histogram(
         "offpath_request_duration_seconds", "Acceptance to answer of completed requests.", "tenant", now.latency
     )
-    yield _histogram("offpath_stage_duration_seconds", "Stages of completed requests.", "stage", now.stages)
-    yield from _process()
+    yield histogram("offpath_stage_duration_seconds", "Stages of completed requests.", "stage", now.stages)
+    yield from process()
     for name, (text, value) in now.extra.items():
         if name.endswith("_total"):
             yield CounterMetricFamily(name, text, value=value)
         else:
-            yield _gauge(name, text, value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=float(value))
+            yield gauge(name, text, value)
 
 
 def _answers(now: Snapshot) -> Metric:
@@ -243,27 +244,3 @@ def _levels(now: Snapshot) -> Iterator[Metric]:
         by_helper.add_metric([name], count)
         lost.add_metric([name], lost_gpus)
     return iter((unanswered, queued, sessions, held, most, leases, running, emulated, generation, by_helper, lost))
-
-
-def _histogram(name: str, text: str, label: str, series: dict[str, Buckets]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=[label])
-    for value, (counts, sum_ns) in series.items():
-        total = 0
-        buckets = []
-        for bound, count in zip((*_BOUNDS, "+Inf"), counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric([value], buckets, sum_value=sum_ns / 1e9)
-    return family
-
-
-def _process() -> Iterator[Metric]:
-    """Process metrics under the names that all Prometheus clients use."""
-    with open("/proc/self/stat", encoding="ascii") as file:
-        fields = file.read().rpartition(")")[2].split()
-    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    cpu_s = (int(fields[11]) + int(fields[12])) / ticks
-    yield CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", value=cpu_s)
-    yield _gauge("process_resident_memory_bytes", "Resident memory.", int(fields[21]) * page)
-    yield _gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
-    yield _gauge("process_max_fds", "Limit of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])

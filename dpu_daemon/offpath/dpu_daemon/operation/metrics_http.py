@@ -18,20 +18,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, Generic, TextIO, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
 
 from offpath.dpu_daemon.config import ConfigError
 from offpath.dpu_daemon.listening.accepting import LOG_EVERY_S, PAUSE_S, SPARE, is_exhaustion
-from offpath.dpu_daemon.operation.metrics import DaemonCollector, Snapshot, take
-from offpath.dpu_daemon.requests.probe import ANSWER_S, Checkup
-
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.listening.checkup import ANSWER_S, Checkup
 
 logger = logging.getLogger(__name__)
 MAX_PEERS: Final = 8
@@ -42,18 +40,35 @@ _MOST_ELEMENTS: Final = 64
 _LAG_EVERY_S: Final = 0.25
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 _SWITCH_S: Final = 0.0005  # longest wait of the loop for the interpreter while text is formatted; default 5 ms
+_S = TypeVar("_S")
 
 
-class MetricsServer:
-    """Serves ``operation.metrics_listen``; does nothing if that is empty. `start` listens, `close` stops."""
+@dataclass(frozen=True, slots=True)
+class Pages(Generic[_S]):
+    """What a process shows. ``collector`` is called once, all else in the process's event loop.
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    ``take`` copies the numbers; its argument is the longest delay of a timer since the last call, in s. ``collector``
+    makes of a function that returns such numbers, or raises TimeoutError, what formats them in another thread.
+    ``tests``: names of the health tests, "loop" among them; ``check`` starts them for a `Checkup`, and states what is
+    ready. ``exhausted``: a connection could not be accepted.
+    """
+
+    take: Callable[[float], _S]
+    collector: Callable[[Callable[[], _S]], Collector]
+    tests: tuple[str, ...]
+    check: Callable[[Checkup], None]
+    exhausted: Callable[[], None]
+
+
+class MetricsServer(Generic[_S]):
+    """Serves ``listen``, of ``operation.metrics_listen``; does nothing if that is empty. `start` listens, `close`
+    stops."""
+
+    def __init__(self, listen: str, pages: Pages[_S]) -> None:
+        self._listen, self._pages = listen, pages
         self._loop = asyncio.get_running_loop()
-        self._listen = daemon.settings.config.operation.metrics_listen
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
-        self._started_ns = daemon.requests.now_ns()
         self._lag_s = 0.0
         self._lag_timer: asyncio.TimerHandle | None = None
         self._expected_s = 0.0
@@ -101,34 +116,33 @@ class MetricsServer:
         self._lag_s = max(self._lag_s, self._loop.time() - self._expected_s)
         self._arm_lag()
 
-    def _take(self, future: Future[Snapshot]) -> None:
+    def _take(self, future: Future[_S]) -> None:
         try:
-            uptime_s = (self._daemon.requests.now_ns() - self._started_ns) / 1e9
             lag_s, self._lag_s = self._lag_s, 0.0
-            future.set_result(take(self._daemon, lag_s, uptime_s))
+            future.set_result(self._pages.take(lag_s))
         except Exception as fault:  # any error fails the scrape, not the loop
             future.set_exception(fault)
 
     def _exhausted(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._daemon.count, "descriptors_exhausted")
+            self._loop.call_soon_threadsafe(self._pages.exhausted)
 
     # -- in the threads -------------------------------------------------------------------------------------------
-    def _snapshot(self) -> Snapshot:
-        future: Future[Snapshot] = Future()
+    def _snapshot(self) -> _S:
+        future: Future[_S] = Future()
         self._loop.call_soon_threadsafe(self._take, future)
         return future.result(ANSWER_S)
 
     def _checkup(self) -> Checkup:
-        checkup = Checkup()
+        checkup = Checkup(self._pages.tests)
         with contextlib.suppress(RuntimeError):  # the loop is closed: no check reports a result
-            self._loop.call_soon_threadsafe(self._daemon.requests.probe.run, checkup)
+            self._loop.call_soon_threadsafe(self._pages.check, checkup)
             checkup.wait()
         return checkup
 
     def _application(self) -> Application:
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(DaemonCollector(self._snapshot))
+        registry.register(self._pages.collector(self._snapshot))
         metrics: Application = make_wsgi_app(registry)
 
         def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
@@ -139,10 +153,10 @@ class MetricsServer:
                 try:
                     return metrics({**environ, "HTTP_ACCEPT": _accepted(environ.get("HTTP_ACCEPT", ""))}, start)
                 except (TimeoutError, RuntimeError):
-                    return _respond(start, "503 Service Unavailable", {"error": "the daemon's loop does not answer"})
+                    return _respond(start, "503 Service Unavailable", {"error": "the event loop does not answer"})
                 except Exception:
                     logger.exception("could not build the metrics")
-                    return _respond(start, "500 Internal Server Error", {"error": "see the daemon's log"})
+                    return _respond(start, "500 Internal Server Error", {"error": "see the log"})
             if path not in ("/healthz", "/readyz"):
                 return _respond(start, "404 Not Found", {"error": "one of /metrics, /healthz, /readyz"})
             checkup = self._checkup()

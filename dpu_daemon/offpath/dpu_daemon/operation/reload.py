@@ -10,13 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
 
-from offpath.bindings.errors import OffpathError
 from offpath.dpu_daemon.config import (
     ConfigError,
     DaemonConfig,
@@ -29,12 +25,10 @@ from offpath.dpu_daemon.config import (
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.ingress.admission import credentials
 from offpath.dpu_daemon.ingress.negotiation import Negotiator
+from offpath.dpu_daemon.operation.reading import Reading
 from offpath.dpu_daemon.policy.plugins import PluginError
 
 logger = logging.getLogger(__name__)
-READ_S: Final = 30.0
-"""Time limit for reading the sources. A thread that exceeds it is abandoned; reloads are refused until it ends."""
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,7 @@ class Reloader:
         self._sources = sources
         self._directory = directory if daemon.requests.book_loop.journal is not None else None
         self._turn = asyncio.Lock()
-        self._reading: threading.Thread | None = None
+        self._reading = Reading(sources.file)
 
     async def reload(self) -> bool:
         """Runs one reload at a time. True if a new configuration is in force."""
@@ -102,7 +96,7 @@ class Reloader:
 
     async def _try(self) -> None:
         """Completes everything that can fail before the first change. Raises: ConfigError, PluginError, OSError."""
-        read = await self._beside(partial(_read, self._sources, self._daemon.settings.config))
+        read = await self._reading.run(partial(_read, self._sources, self._daemon.settings.config))
         loaded, config = read.loaded, read.loaded.config
         await self._daemon.plugin.prepare(config)
         self._negotiator.set_modes(config)
@@ -112,41 +106,6 @@ class Reloader:
         self._daemon.reconfigure(config)
         for warning in loaded.warnings:
             logger.warning("%s: %s", warning.path, warning.text, extra={"code": "config_warning"})
-
-    async def _beside(self, work: Callable[[], _T]) -> _T:
-        """The result of ``work``, run in its own thread: if it hangs, neither the loop nor the daemon's shutdown waits.
-        Raises: ConfigError: for any failure."""
-        if self._reading is not None and self._reading.is_alive():
-            raise ConfigError(f"{self._sources.file}: an earlier reload is still reading the sources")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[_T] = loop.create_future()
-
-        def settle(result: _T | None, fault: Exception | None) -> None:
-            if done.done():
-                return
-            if fault is not None:
-                done.set_exception(fault)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]  # not None when fault is None
-
-        def run() -> None:
-            result, fault = None, None
-            try:
-                result = work()
-            except (OffpathError, OSError) as known:
-                fault = ConfigError(str(known), getattr(known, "faults", ()))
-            except Exception as unknown:  # of any kind: a bad file must not end the daemon
-                fault = ConfigError(f"{self._sources.file}: {type(unknown).__name__}: {unknown}")
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, result, fault)
-
-        self._reading = threading.Thread(target=run, name="offpath-reload", daemon=True)
-        self._reading.start()
-        try:
-            async with asyncio.timeout(READ_S):
-                return await done
-        except TimeoutError:
-            raise ConfigError(f"{self._sources.file}: not read within {READ_S:g} s") from None
 
 
 def _read(sources: Sources, in_force: DaemonConfig) -> _Read:

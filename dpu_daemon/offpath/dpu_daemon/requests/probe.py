@@ -5,7 +5,6 @@ Unlike a flag, the result is current, and it needs no request traffic. One check
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -14,42 +13,16 @@ from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.copy import INLINE_BYTES
 from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion
+from offpath.dpu_daemon.listening.checkup import Checkup
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.sched.jobs import events
 
-ANSWER_S: Final = 1.0
-"""A path that does not answer in this time is unhealthy."""
+TESTS: Final = ("loop", "book", "copy")
 _OVERDUE_NS: Final = 1_000_000_000
 _NBYTES: Final = INLINE_BYTES + 4096  # above the limit, so that the test uses the engine's thread and event
 _MARK_BYTES: Final = 8
 _KEPT: Final = 64
-
-
-class Checkup:
-    """The test results so far; a test without a result in time counts as failed. Readable from any thread."""
-
-    def __init__(self, when_done: Callable[[], None] | None = None) -> None:
-        self.checks = dict.fromkeys(("loop", "book", "copy"), f"no answer within {ANSWER_S:g} s")
-        self.is_accepting = False
-        self.why_not_ready = "the loop did not answer"
-        self._when_done = when_done
-        self._done = threading.Event()
-
-    @property
-    def is_healthy(self) -> bool:
-        """True when every test returned ok."""
-        return all(result == "ok" for result in self.checks.values())
-
-    def wait(self) -> None:
-        """Wait for all tests, at most `ANSWER_S` s. Do not call this from the loop's thread."""
-        self._done.wait(ANSWER_S)
-
-    def finish(self) -> None:
-        """All tests have reported."""
-        self._done.set()
-        if self._when_done is not None:
-            self._when_done()
 
 
 class PathProbe:
