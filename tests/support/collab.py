@@ -24,8 +24,11 @@ NOW_NS = 1_795_000_000 * S
 """Not at the end of a day."""
 
 
-def configuration(folder: Path, *, http: str = "", gateways: bool = False, **devices: object) -> Path:
-    """The file, with its keys beside it. ``http``: more lines of its table. ``devices``: of that table."""
+def configuration(
+    folder: Path, *, http: str = "", policy: str = "", operation: str = "", gateways: bool = False, **devices: object
+) -> Path:
+    """The file, with its keys beside it. ``http``, ``policy``, ``operation``: more lines of those tables. ``devices``:
+    of that table."""
     folder.mkdir(exist_ok=True)
     key = folder / "device.key"
     key.write_text(KEY)
@@ -39,7 +42,8 @@ def configuration(folder: Path, *, http: str = "", gateways: bool = False, **dev
             make_keys("gw", str(folder / "allowed"))
         lines += ["[gateways]", 'bind = "tcp://127.0.0.1:0"', f'key_file = "{folder}/controller.key"']
         lines += [f'allowed = "{folder}/allowed"']
-    lines += ["[operation]", f'state = "{folder}/state.db"']
+    lines += ["[policy]", policy] if policy else []
+    lines += ["[operation]", f'state = "{folder}/state.db"', operation]
     path = folder / "collab.toml"
     path.write_text("\n".join(lines) + "\n")
     return path

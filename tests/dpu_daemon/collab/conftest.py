@@ -39,6 +39,11 @@ class World:
         self.devices = Devices(self.shell, Tokens([KEY.encode()]), config.devices)
         self._running = asyncio.create_task(self.shell.run()) if writes else None
 
+    async def write(self) -> None:
+        """The disk works from here on; returns when it has everything."""
+        self._running = asyncio.create_task(self.shell.run())
+        await self.shell.durable()
+
     async def stop(self) -> None:
         if self._running is not None:
             self._running.cancel()

@@ -169,10 +169,12 @@ class GroupLine(_Message):
 
 
 class Plan(_Message):
-    """All groups, that with the scarcest devices first. ``unused``: check-ins of a day that no job can use now."""
+    """All groups, that with the scarcest devices first. ``unused``: check-ins of a day that no job can use now.
+    ``epsilon``: the policy's fairness, 0: none."""
 
     kind: Literal["collab_plan"] = "collab_plan"
     policy: Name
+    epsilon: float
     groups: list[GroupLine]
     supply: U64
     unused: U64

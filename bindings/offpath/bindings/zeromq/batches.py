@@ -36,6 +36,7 @@ class BatchListener:
 
     def __init__(self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str, most_bytes: int) -> None:
         self._open: set[int] = set()
+        self._names = frozenset(allowed.values())
         options = (
             (zmq.MAXMSGSIZE, most_bytes + _OVERHEAD), (zmq.SNDHWM, _ANSWERS), (zmq.RCVHWM, _QUEUED),
             (zmq.RCVBUF, _RECEIVE_BYTES), (zmq.LINGER, 0),
@@ -86,7 +87,8 @@ class BatchListener:
                 self._parts.left(fd)
 
     def _read_one(self) -> Received | None:
-        """One batch; one of several parts has an empty body. None: no message waits."""
+        """One batch; one of several parts, or of a key that is not listed, has an empty body. None: no message
+        waits."""
         try:
             routing_id = self._sock.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -95,8 +97,12 @@ class BatchListener:
         is_whole = not self._sock.RCVMORE
         while self._sock.RCVMORE:
             self._sock.recv(zmq.NOBLOCK)
-        self._parts.on_received(int(message.get(zmq.SRCFD)))
-        return Received(routing_id, str(message.get("User-Id")), message.bytes if is_whole else b"")
+        fd, gateway = int(message.get(zmq.SRCFD)), str(message.get("User-Id"))
+        self._parts.on_received(fd)
+        if gateway not in self._names:  # its key was listed when it connected
+            self._parts.cut(fd)
+            is_whole = False
+        return Received(routing_id, gateway, message.bytes if is_whole else b"")
 
     def send(self, routing_id: bytes, body: bytes) -> bool:
         """Answer a batch. False: the connection is closed, or its peer takes no answers; the answer is dropped."""
@@ -105,6 +111,12 @@ class BatchListener:
         except zmq.ZMQError:  # zmq.Again is one
             return False
         return True
+
+    def allow(self, allowed: Mapping[bytes, str]) -> None:
+        """Replace the list. A gateway whose key is no longer listed is cut off with its next batch, which is not
+        returned. Raises: NobodyAllowed."""
+        self._router.authority.allow(allowed)
+        self._names = frozenset(allowed.values())
 
     def wake(self) -> None:
         """`take` is to be called again, though it returned as much as was asked for."""

@@ -93,7 +93,7 @@ class Answers:
         now_ns, request, spec = self._shell.now_ns(), job.request, job.spec
         return wire.JobLine(
             job=spec.name, tenant=spec.tenant, requirement=text_of(spec.requirement)[:_MOST_TEXT],
-            state="idle" if request is None else "waits" if request.remaining > 0 else "filled", round=job.last_round,
+            state=job.state, round=job.last_round,
             demand=request.demand if request else 0, leased=request.leased if request else 0,
             done=request.done if request else 0, rounds_completed=job.rounds,
             deadline_s=max(0.0, (request.deadline_ns - now_ns) / _NS) if request else 0.0,
@@ -129,10 +129,16 @@ class Answers:
             )
             for group in found.groups
         ]  # fmt: skip
-        return wire.Plan(policy=self._shell.book.policy.name, groups=groups, supply=found.supply, unused=found.unused)
+        return wire.Plan(
+            policy=self._shell.book.policy.name, epsilon=self._shell.config.policy.epsilon, groups=groups,
+            supply=found.supply, unused=found.unused,
+        )  # fmt: skip
 
     def _explained(self, job: Job) -> wire.Explanation:
         found = reports.reasons(self._shell.book, job, self._shell.now_ns())
+        if epsilon := self._shell.config.policy.epsilon:
+            share = job.served_ns / job.spec.alone_ns
+            found.append(f"fairness ε = {epsilon:g}: it has received {share:.3g} of the time that it would need alone")
         return wire.Explanation(job=self._line(job), where=_where(job), reasons=[each[:2048] for each in found])
 
     def _whatif(self, request: wire.WhatIfRequest) -> wire.WhatIf:

@@ -14,10 +14,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from offpath.bindings.errors import HostChannelError
 from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error, device_context, read_token, zmq_secret
+from offpath.dpu_daemon.config.restart import restart_faults
 from offpath.dpu_daemon.config.tables import Address, FilePath, Uid
-from offpath.sched.collab.policies import COLLAB_POLICIES
+from offpath.sched.collab.policies import COLLAB_POLICIES, MOST_EPSILON, epsilon_fault
 
 _MOST_KEYS: Final = 4
+NEEDS_RESTART: Final = (
+    "devices.remembered", "http.listen", "http.plain", "gateways.bind", "gateways.key_file", "gateways.domain",
+    "policy.period_s", "operation.state", "operation.metrics_listen",
+)  # fmt: skip
+"""Open sockets and files depend on them, the table of last messages, or in which period a device has worked."""
 
 
 def _known_policy(name: str) -> str:
@@ -87,19 +93,29 @@ class GatewaysTable(_Table):
 
 
 class PolicyTable(_Table):
-    """``[policy]``: who decides. ``lease_s``: how long a device may work for a round at most. ``period_s``: a device
-    gets one job in each: of UTC's days, if it is not stated."""
+    """``[policy]``: who decides. ``epsilon``: fairness between jobs (Venn §4.4), 0: none. ``lease_s``: how long a
+    device may work for a round at most. ``period_s``: a device gets one job in each: of UTC's days, if it is not
+    stated."""
 
     name: Annotated[str, AfterValidator(_known_policy)] = "venn"
+    epsilon: Annotated[float, Field(ge=0, le=MOST_EPSILON, allow_inf_nan=False)] = 0.0
     lease_s: Annotated[int, Field(ge=1, le=86_400)] = 3_600
     period_s: Annotated[int, Field(ge=1, le=366 * 86_400)] = 86_400
 
+    @model_validator(mode="after")
+    def _check(self) -> PolicyTable:
+        if fault := epsilon_fault(self.name, self.epsilon):
+            raise ValueError(fault)
+        return self
+
 
 class OperationTable(_Table):
-    """``[operation]``: logging and access. ``state``: the file of jobs and leases, on a local disk. ``uids``: users
-    that may open jobs, besides root and the controller's own."""
+    """``[operation]``: logging, metrics and access. ``state``: the file of jobs and leases, on a local disk.
+    ``metrics_listen`` HOST:PORT; empty: off. ``uids``: users that may open jobs, besides root and the controller's
+    own."""
 
     state: FilePath
+    metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
     log: Literal["text", "json"] = "text"
     uids: Annotated[list[Uid], Field(max_length=1024)] = []
 
@@ -158,6 +174,18 @@ def load(path: str) -> Loaded:
     if faults:
         raise config_error(path, faults, {})
     return Loaded(config, tuple(keys), tls, key, allowed)
+
+
+def check_reload(path: str, in_force: Loaded, found: Loaded) -> None:
+    """Raises: ConfigError: ``found``, read from ``path``, has changed values that need a restart."""
+    before, after = in_force.config, found.config
+    faults = restart_faults(before, after, NEEDS_RESTART)
+    if (in_force.tls is None) != (found.tls is None):
+        faults.append(Fault("http.cert_file", "needs a restart: TLS begins or ends"))
+    if in_force.gateway_key != found.gateway_key and before.gateways is not None and after.gateways is not None:
+        faults.append(Fault("gateways.key_file", "needs a restart: another key is in force"))
+    if faults:
+        raise config_error(path, faults, {})
 
 
 def token_key(path: str) -> bytes:

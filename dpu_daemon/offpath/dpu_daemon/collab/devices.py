@@ -7,6 +7,7 @@ replay only what the device has already is answered: it gets no lease by it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -49,26 +50,40 @@ class Devices:
     """``tokens``: of the operator's keys. Its methods are called in the shell's event loop."""
 
     def __init__(self, shell: CollabShell, tokens: Tokens, table: DevicesTable) -> None:
-        self._shell, self._tokens, self._table = shell, tokens, table
+        self._shell = shell
         self._identities = Identities(shell.store.secret())
-        self.recent = Recent(table.remembered, Rate(60_000 / table.per_minute, table.burst))
-        self._all = Rate(1_000 / table.per_second, max(1, table.per_second // 10))
+        self.recent = Recent(table.remembered, _of_each(table))
         self._full_ms = 0.0
-        self._skew_ms = table.skew_s * 1_000
+        self.reload(tokens, table)
         self._period_ns = shell.config.policy.period_s * 10**9
         self._started_ms = shell.started_ns // _MS
         self._kinds: dict[_Kind, Properties] = {}
 
+    def reload(self, tokens: Tokens, table: DevicesTable) -> None:
+        """Keys and limits for what comes from here on; ``remembered`` is the same. What a device has used up of its
+        limit stays used up."""
+        self._tokens, self._table = tokens, table
+        self.recent.rate = _of_each(table)
+        self._all = Rate(1_000 / table.per_second, max(1, table.per_second // 10))
+        self._skew_ms = table.skew_s * 1_000
+
     def answer(self, message: CheckIn | Result, give: Callable[[Answer, bool], None]) -> None:
         """Call ``give`` with the answer, when what it says is on the disk, and whether the token was valid."""
+        began_ns = time.perf_counter_ns()
         found, is_valid, is_change = self._answered(message, self._shell.advance())
-        if is_change:
-            self._shell.when_durable(lambda: give(found, is_valid))
-        else:
+
+        def answered() -> None:
+            self._shell.counts.answer_times.add(time.perf_counter_ns() - began_ns)
             give(found, is_valid)
+
+        if is_change:
+            self._shell.when_durable(answered)
+        else:
+            answered()
 
     def answer_batch(self, batch: Batch, give: Callable[[Answers], None]) -> None:
         """As `answer`, for all messages of a batch at once."""
+        began_ns = time.perf_counter_ns()
         answers, is_change = list[Answer](), False
         now_ns = self._shell.advance()  # one time for all of them: nothing can come due before the last one
         for message in batch.items:
@@ -76,10 +91,15 @@ class Devices:
             answers.append(found)
             is_change |= changes
         made = Answers.model_construct(number=batch.number, items=answers)  # each is valid
-        if is_change:
-            self._shell.when_durable(lambda: give(made))
-        else:
+
+        def answered() -> None:
+            self._shell.counts.answer_times.add(time.perf_counter_ns() - began_ns, len(answers))
             give(made)
+
+        if is_change:
+            self._shell.when_durable(answered)
+        else:
+            answered()
 
     def refusal(self, code: str, detail: str, retry_ms: int = 0) -> Refusal:
         """Of a message that could not be read."""
@@ -157,6 +177,11 @@ class Devices:
                 self._kinds.clear()
             self._kinds[key] = found
         return found
+
+
+def _of_each(table: DevicesTable) -> Rate:
+    """The limit of one device."""
+    return Rate(60_000 / table.per_minute, table.burst)
 
 
 def properties_of(numbers: Mapping[str, int], versions: Mapping[str, str], labels: Iterable[str]) -> Properties:

@@ -36,6 +36,10 @@ class Gateways:
         """Serve batches until `close`."""
         self._loop.add_reader(self.listener.fileno(), self._readable)
 
+    def reload(self, allowed: Mapping[bytes, str]) -> None:
+        """Replace the list of gateways. Raises: NobodyAllowed."""
+        self.listener.allow(allowed)
+
     def close(self) -> None:
         """Hang up. Idempotent."""
         if (fd := self.listener.fileno()) >= 0:

@@ -92,6 +92,12 @@ class HttpServer:
         self._acceptor.open(sock.fileno())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
+    def reload(self, table: HttpTable, tls: ssl.SSLContext | None) -> None:
+        """Bounds and certificate for what comes from here on. The address stays, and whether TLS is used."""
+        self.table, self._tls = table, tls
+        while len(self._known) > table.connections:
+            self._evict_longest()
+
     async def close(self) -> None:
         """Stop listening and close every connection. Idempotent."""
         if self._sock is None:
@@ -123,12 +129,15 @@ class HttpServer:
         if connection not in self._known:
             self._waiting.remove(connection.key)
             if len(self._known) >= self.table.connections:
-                longest = next(iter(self._known))
-                self._evicted()
-                longest.cut()
-                self._known.pop(longest, None)
+                self._evict_longest()
         self._known.pop(connection, None)
         self._known[connection] = None
+
+    def _evict_longest(self) -> None:
+        longest = next(iter(self._known))
+        self._evicted()
+        longest.cut()
+        self._known.pop(longest, None)
 
     def _evicted(self) -> None:
         self.evicted += 1

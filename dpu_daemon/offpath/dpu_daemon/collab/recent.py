@@ -55,7 +55,9 @@ class Recent:
         self._devices = array("q", [-1]) * size
         self._sent_ms = array("q", [-1]) * size
         self._full_ms = array("d", [0.0]) * size
-        self._rate = rate
+        self.rate = rate
+        self.known = 0
+        """Devices that are remembered."""
         self.forgotten = 0
         """Devices that were forgotten for others, in all."""
 
@@ -69,15 +71,15 @@ class Recent:
             last_ms, full_ms = self._sent_ms[place], self._full_ms[place]
             if sent_ms < last_ms:
                 return Seen.OLDER
-            if self._rate.wait_ms(full_ms, now_ms) > 0:
+            if self.rate.wait_ms(full_ms, now_ms) > 0:
                 return Seen.TOO_SOON
-        self._sent_ms[place], self._full_ms[place] = sent_ms, self._rate.full_at(full_ms, now_ms)
+        self._sent_ms[place], self._full_ms[place] = sent_ms, self.rate.full_at(full_ms, now_ms)
         return Seen.NEW if sent_ms > last_ms else Seen.AGAIN
 
     def wait_ms(self, device: int, now_ms: int) -> int:
         """How long the device must wait before its next message; 0: not at all."""
         place = self._find(device)
-        return 0 if place < 0 else max(0, round(self._rate.wait_ms(self._full_ms[place], now_ms)))
+        return 0 if place < 0 else max(0, round(self.rate.wait_ms(self._full_ms[place], now_ms)))
 
     def _find(self, device: int) -> int:
         first = (device & self._mask) * _WAYS
@@ -93,6 +95,9 @@ class Recent:
         for other in range(first + 1, first + _WAYS):  # of few places: min() with a key takes twice as long
             if sent_ms[other] < sent_ms[place]:
                 place = other
-        self.forgotten += self._devices[place] >= 0
+        if self._devices[place] >= 0:
+            self.forgotten += 1
+        else:
+            self.known += 1
         self._devices[place] = device
         return place

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
+import signal
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import uvloop
 
@@ -18,6 +19,8 @@ from offpath.bindings.wire import collab_admin, control
 from offpath.dpu_daemon.collab.answers import Answers
 from offpath.dpu_daemon.collab.config import Loaded
 from offpath.dpu_daemon.collab.devices import Devices
+from offpath.dpu_daemon.collab.reload import Reloader
+from offpath.dpu_daemon.collab.running import Running
 from offpath.dpu_daemon.collab.shell import CollabShell
 from offpath.dpu_daemon.collab.store import StateFile
 from offpath.dpu_daemon.collab.tokens import Tokens
@@ -27,42 +30,12 @@ from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 from offpath.dpu_daemon.operation.serving import prepare, until_signal
 
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.collab.gateways import Gateways
-    from offpath.dpu_daemon.collab.http import HttpServer
-
 _SPARE_FILES: Final = 256
 """Descriptors beside those of devices' connections."""
 
 
 class HttpMissing(PlaceUnusable):
     """httptools is not installed for this Python."""
-
-
-@dataclass(slots=True)
-class Running:
-    """A controller that serves. ``http``, ``gateways``: where devices reach it, as far as configured."""
-
-    shell: CollabShell
-    http: HttpServer | None = None
-    gateways: Gateways | None = None
-
-    @property
-    def connections(self) -> int:
-        """Of devices and gateways, now."""
-        http = self.http.connections if self.http is not None else 0
-        return http + (self.gateways.listener.connections if self.gateways is not None else 0)
-
-    @property
-    def places(self) -> str:
-        """The addresses for devices, for people."""
-        found = []
-        if self.http is not None:
-            host, port = self.http.address
-            found.append(f"http{'s' if self.http.is_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}")
-        if self.gateways is not None:
-            found.append(self.gateways.listener.address)
-        return ", ".join(found)
 
 
 @contextlib.asynccontextmanager
@@ -78,10 +51,10 @@ async def running_collab(loaded: Loaded, directory: str) -> AsyncIterator[Runnin
     except OSError as fault:
         raise PlaceUnusable(f"{directory}: {fault.strerror or fault}") from None
     shell = CollabShell(config, StateFile(config.operation.state))
-    running = Running(shell)
+    running = Running(shell, Devices(shell, Tokens(loaded.token_keys), config.devices))
     answers = Answers(shell, lambda: running.connections)
     handlers = AdminHandlers(
-        lambda body: control.decode(collab_admin.TO_COLLAB, body), answers.to, lambda: config.operation.uids
+        lambda body: control.decode(collab_admin.TO_COLLAB, body), answers.to, lambda: shell.config.operation.uids
     )
     places = Places()
     users = AdminSocket(handlers, os.path.join(directory, COLLAB_SOCKET), places=places)
@@ -91,8 +64,13 @@ async def running_collab(loaded: Loaded, directory: str) -> AsyncIterator[Runnin
             places.open()
         except OSError as fault:
             raise PlaceUnusable(f"{fault.filename or directory}: {fault.strerror or fault}") from None
-        _open(running, loaded, Devices(shell, Tokens(loaded.token_keys), config.devices))
-        yield running
+        async with _metrics(running, config.operation.metrics_listen):
+            _open(running, loaded)
+            running.is_open = True
+            try:
+                yield running
+            finally:
+                running.is_open = False
     finally:
         places.close()
         await users.close()
@@ -103,9 +81,26 @@ async def running_collab(loaded: Loaded, directory: str) -> AsyncIterator[Runnin
         shell.close()
 
 
-def _open(running: Running, loaded: Loaded, devices: Devices) -> None:
+@contextlib.asynccontextmanager
+async def _metrics(running: Running, listen: str) -> AsyncIterator[None]:
+    """Serve the metrics, if ``listen`` is not empty. Raises: ConfigError: the address is in use or not local."""
+    if not listen:
+        yield
+        return
+    from offpath.dpu_daemon.collab.metrics import pages  # 4 MiB that a controller without metrics does not need
+    from offpath.dpu_daemon.operation.metrics_http import MetricsServer
+
+    server = MetricsServer(listen, pages(running))
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+def _open(running: Running, loaded: Loaded) -> None:
     """Raises: PlaceUnusable, HostChannelError."""
-    config = loaded.config
+    config, devices = loaded.config, running.devices
     if config.http is not None:
         try:
             from offpath.dpu_daemon.collab.http import HttpServer
@@ -131,16 +126,20 @@ def _allow_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None]) -> None:
-    """Run until SIGTERM or SIGINT; leases stay. Raises: PlaceUnusable: the file cannot be written."""
+async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None], path: str) -> None:
+    """Run until SIGTERM or SIGINT; leases stay. SIGHUP reads ``path`` again. Raises: PlaceUnusable: the file cannot be
+    written."""
     notifier = prepare(loaded.config.operation.log)
     await prime()
     async with running_collab(loaded, directory) as running:
         shell = running.shell
-        await until_signal(shell.run(), notifier, f"policy {shell.book.policy.name}", partial(ready, running))
+        reloader = Reloader(running, path, loaded, notifier)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.hang_up)
+        work = shell.run(reloader.run())
+        await until_signal(work, notifier, f"policy {shell.book.policy.name}", partial(ready, running))
 
 
-def run(loaded: Loaded, directory: str, ready: Callable[[Running], None]) -> None:
+def run(loaded: Loaded, directory: str, ready: Callable[[Running], None], path: str) -> None:
     """`serve` on uvloop; blocks."""
     with settled():  # a million devices are permanent objects, which the collector would look at again and again
-        uvloop.run(serve(loaded, directory, ready))
+        uvloop.run(serve(loaded, directory, ready, path))

@@ -10,18 +10,19 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from random import SystemRandom
-from typing import Final
+from typing import Any, Final
 
 from offpath.bindings.errors import PlaceUnusable
 from offpath.dpu_daemon.collab.config import CollabConfig
+from offpath.dpu_daemon.collab.counts import Counts
 from offpath.dpu_daemon.collab.store import Changes, StateFile, profile_row, row_of
 from offpath.sched.collab.book import Book
 from offpath.sched.collab.errors import CollabRefused, TooManyRequirements
 from offpath.sched.collab.policies import make
-from offpath.sched.collab.records import Device, Event, Job, JobSpec, Lease, Released
+from offpath.sched.collab.records import Device, Event, Job, JobSpec, Lease, Released, RoundEnd
 from offpath.sched.collab.requirements import Properties
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,9 @@ class CollabShell:
         found = store.read(self._period_ns)
         self._clock, self._last_ns = now_ns, found.last_ns
         self.started_ns = self.now_ns()
-        self.book = Book(make(config.policy.name, draw), draw, config.policy.lease_s * _NS, self._period_ns)
+        policy = config.policy
+        self._draw = draw
+        self.book = Book(make(policy.name, draw, policy.epsilon), draw, policy.lease_s * _NS, self._period_ns)
         try:
             self.book.resume(found.kept)
         except (CollabRefused, TooManyRequirements) as fault:
@@ -54,6 +57,7 @@ class CollabShell:
         self.last_ends = found.last_ends
         self.refused: Counter[str] = Counter()
         """Of devices' messages, by code."""
+        self.counts = Counts()
         self.commits = 0
         self._newest = found.kept.following - 1
         """The number of the last lease that is issued."""
@@ -79,6 +83,15 @@ class CollabShell:
             self._take(self.book.tick(now_ns))
         return now_ns
 
+    # -- another configuration ------------------------------------------------------------------------------------
+    def reload(self, config: CollabConfig) -> None:
+        """``config`` is in force from here on. What `config.NEEDS_RESTART` names is the same in it."""
+        before, after = self.config.policy, config.policy
+        self.config = config
+        self.book.lease_for(after.lease_s * _NS)
+        if (before.name, before.epsilon) != (after.name, after.epsilon):
+            self.book.adopt(make(after.name, self._draw, after.epsilon))
+
     # -- jobs -----------------------------------------------------------------------------------------------------
     def open(self, spec: JobSpec) -> Job:
         """Raises: CollabRefused, TooManyRequirements."""
@@ -95,7 +108,12 @@ class CollabShell:
 
     def close_job(self, name: str) -> None:
         """Raises: CollabRefused."""
-        self._take(self.book.close(name, self.advance()))
+        now_ns = self.advance()
+        job = self.book.jobs.get(name)
+        has_round = job is not None and job.request is not None
+        self._take(self.book.close(name, now_ns))
+        if job is not None and has_round:
+            self.counts.ended(job.spec.tenant, RoundEnd.CLOSED)
         self.last_ends.pop(name, None)
         self._dirty.discard(name)
         self._learnt.discard(name)
@@ -122,10 +140,14 @@ class CollabShell:
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Released):
+                self.counts.answered += event.answered
+                self.counts.unanswered += not event.answered
                 self._changes.ended.append(event.lease.number)
                 self._changed(event.lease.job)
             else:
                 self.last_ends[event.job] = str(event.end)
+                if (job := self.book.jobs.get(event.job)) is not None:
+                    self.counts.ended(job.spec.tenant, event.end)
                 self._changed(event.job)
                 self._learnt.add(event.job)
                 logger.info(
@@ -153,13 +175,16 @@ class CollabShell:
         self.when_durable(done.set)
         await done.wait()
 
-    async def run(self) -> None:
-        """Write changes and end what is due, without end. Raises: PlaceUnusable: the file cannot be written."""
+    async def run(self, *beside: Coroutine[Any, Any, None]) -> None:
+        """Write changes and end what is due, without end; ``beside``: what runs as long. Raises: PlaceUnusable: the
+        file cannot be written."""
         fault: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick(), name="collab-tick")
                 tasks.create_task(self._write(), name="collab-file")
+                for work in beside:
+                    tasks.create_task(work, name="collab-beside")
         except* PlaceUnusable as group:
             fault = group.exceptions[0]
         if fault is not None:

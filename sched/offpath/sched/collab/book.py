@@ -194,6 +194,21 @@ class Book:
         times = [each[0][0] for each in (self._expiries, self._deadlines) if each]
         return min(times) if times else None
 
+    # -- another configuration ------------------------------------------------------------------------------------
+    def lease_for(self, lease_ns: int) -> None:
+        """How long a device may work, for leases from here on."""
+        self._lease_ns = lease_ns
+
+    def adopt(self, policy: CollabPolicy) -> None:
+        """``policy``, a new one, decides from here on: it learns every open job, what each waits for, and the supply.
+        Leases, rounds and tiers stay as they are."""
+        self.policy = policy
+        for job in self.jobs.values():
+            policy.opened(job.spec.name, job.bit)
+            self._changed[job.spec.name] = None
+        self._tell()
+        self._supplied = -1
+
     # -- a new process --------------------------------------------------------------------------------------------
     def resume(self, kept: Kept) -> None:
         """Continue an earlier book; this one is new. `tick` then ends what has ended meanwhile. The policy knows all

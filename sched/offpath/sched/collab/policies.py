@@ -35,8 +35,25 @@ COLLAB_POLICIES: Final[dict[str, Callable[[Draw], CollabPolicy]]] = {
 ``tiers-fifo``: with tiers, without algorithm 1 (§5.3)."""
 
 
-def make(name: str, draw: Draw) -> CollabPolicy:
-    """Raises: SchedError: unknown name."""
+FAIR: Final = ("venn-paper", "venn-irs")
+"""Policies with fairness (§4.4)."""
+MOST_EPSILON: Final = 16.0
+"""At 16 a job with half of another's share comes first with 65 536 times its demand too."""
+
+
+def make(name: str, draw: Draw, epsilon: float = 0.0) -> CollabPolicy:
+    """``epsilon``: fairness; 0: none. Raises: SchedError: unknown name, or ``epsilon`` is not for that policy."""
     if name not in COLLAB_POLICIES:
         raise SchedError(f"unknown policy {name!r:.60} for devices; known are {', '.join(COLLAB_POLICIES)}")
+    if fault := epsilon_fault(name, epsilon):
+        raise SchedError(fault)
+    if epsilon:
+        return Venn(name, epsilon=epsilon, has_tiers=name != "venn-irs")
     return COLLAB_POLICIES[name](draw)
+
+
+def epsilon_fault(name: str, epsilon: float) -> str:
+    """Why the policy ``name`` cannot have that ``epsilon``; empty: it can."""
+    if not 0 <= epsilon <= MOST_EPSILON:
+        return f"epsilon is 0 to {MOST_EPSILON:g}"
+    return "" if not epsilon or name in FAIR else f"epsilon is for {' and '.join(FAIR)}, not for {name}"

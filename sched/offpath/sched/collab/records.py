@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from offpath.sched.collab.fairness import Standing
 from offpath.sched.collab.requirements import Requirement
@@ -103,6 +103,13 @@ class Job:
     """Of the request's tier, if it has one."""
     leases: dict[int, Lease] = field(default_factory=dict)
     """By number, the oldest first."""
+
+    @property
+    def state(self) -> Literal["waits", "filled", "idle"]:
+        """It waits for devices, has found all of them, or has no round."""
+        if self.request is None:
+            return "idle"
+        return "waits" if self.request.remaining > 0 else "filled"
 
 
 class Lease(NamedTuple):

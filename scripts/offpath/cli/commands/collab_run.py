@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offpath.bindings.runtime import runtime_directory
 
 if TYPE_CHECKING:
-    from offpath.dpu_daemon.collab.serve import Running
+    from offpath.dpu_daemon.collab.running import Running
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; leases stay. Exit code 78 (EX_CONFIG): the configuration has faults."""
+    """Serve until SIGTERM or SIGINT; leases stay. SIGHUP reads CONFIG again. Exit code 78: it has faults."""
     from offpath.dpu_daemon.collab.config import load
     from offpath.dpu_daemon.collab.serve import run
 
@@ -28,5 +28,5 @@ def main(arguments: argparse.Namespace) -> int:
     def ready(running: Running) -> None:
         print(f"collaboration controller ready in {directory}; devices: {running.places}", file=sys.stderr, flush=True)
 
-    run(load(arguments.config), directory, ready)
+    run(load(arguments.config), directory, ready, arguments.config)
     return 0

@@ -1,0 +1,202 @@
+"""SIGHUP: a good file is in force as a whole, a bad one changes nothing and says why; leases stay in both cases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.bindings.wire import collab_admin
+from offpath.bindings.zeromq.gateway import BatchEnd
+from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
+from offpath.dpu_daemon.collab.config import NEEDS_RESTART, check_reload, load
+from offpath.dpu_daemon.collab.gateways import Gateways
+from offpath.dpu_daemon.collab.tokens import Tokens
+from offpath.dpu_daemon.config import ConfigError
+from offpath.sched.collab.records import JobSpec
+from offpath.sched.collab.requirements import Properties
+
+from ...support.cluster import free_port
+from ...support.collab import Controller, configuration, controller, message
+from ...support.processes import until
+from .conftest import World
+from .test_metrics import scraped
+
+OTHER_KEY = "n" * 32
+
+
+@dataclass
+class Here:
+    controller: Controller
+    port: int
+
+    def reload(self, *changes: tuple[str, str]) -> bool:
+        """Replace texts of the file and reload it. True: it is in force."""
+        text = self.controller.config.read_text()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        self.controller.config.write_text(text)
+        before = self._counted()
+        assert self.controller.process is not None
+        self.controller.process.send_signal(signal.SIGHUP)
+        until(lambda: sum(self._counted()) > sum(before))
+        return self._counted()[0] > before[0]
+
+    def _counted(self) -> tuple[float, float]:
+        now = scraped(self.port)
+        return now["offpath_collab_config_reloads_total"], now["offpath_collab_config_reloads_refused_total"]
+
+    def check_in(self, device: str, key: str = "", **more: object) -> dict[str, Any]:
+        body = {**message(device, time.time_ns() // 10**6), **more}
+        if key:
+            body["token"] = Tokens([key.encode()]).of(device)
+        return self.controller.post("/v1/checkin", body)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    port = free_port()
+    more = {"operation": f'metrics_listen = "127.0.0.1:{port}"', "policy": 'name = "venn-paper"'}
+    with controller(tmp_path / "c", dict(os.environ), **more) as made:
+        yield Here(made, port)
+        if made.process is not None:
+            assert made.stop() == 0
+        assert not [line for line in made.log if "Traceback" in line]
+
+
+def test_a_good_file_is_in_force_and_leases_stay(here: Here, tmp_path: Path) -> None:
+    made = here.controller
+    made.ask(collab_admin.OpenRequest(job="kb"))
+    made.ask(collab_admin.DevicesRequest(job="kb", round=0, demand=9, deadline_s=6_000))
+    held = here.check_in("d1")
+    assert here.check_in("d2", OTHER_KEY)["code"] == "forged"
+    new = tmp_path / "new.key"
+    new.write_text(OTHER_KEY)
+    new.chmod(0o600)
+    assert here.reload(
+        ("device.key", "../new.key"), ("[http]", "per_minute = 2\nburst = 2\n[http]"),
+        ('name = "venn-paper"', 'name = "venn-paper"\nepsilon = 2.0\nlease_s = 60'),
+    )  # fmt: skip
+    assert here.check_in("d1")["code"] == "forged"
+    assert here.check_in("d1", OTHER_KEY)["lease"] == held["lease"]
+    assert here.check_in("d1", OTHER_KEY)["code"] == "device_rate"
+    later = here.check_in("d3", OTHER_KEY)
+    assert later["job"] == "kb"
+    assert later["expires_ms"] - later["now_ms"] <= 60_000 < held["expires_ms"] - held["now_ms"]
+    assert made.ask(collab_admin.PlanRequest(), collab_admin.Plan).epsilon == 2
+    found = made.ask(collab_admin.ExplainRequest(job="kb"), collab_admin.Explanation)
+    assert "fairness ε = 2" in found.reasons[-1]
+    assert scraped(here.port)["offpath_collab_epsilon"] == 2
+    assert here.reload(('name = "venn-paper"\nepsilon = 2.0', 'name = "srsf"'))
+    assert made.ask(collab_admin.PlanRequest(), collab_admin.Plan).policy == "srsf"
+    assert here.check_in("d4", OTHER_KEY)["job"] == "kb"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("[devices]", "[devices", "collab.toml"),
+        ("[devices]", "[devices]\nper_minut = 3", "devices.per_minut"),
+        ("[devices]", "[devices]\nper_minute = 0", "devices.per_minute"),
+        ("device.key", "absent.key", "devices.token_keys.0"),
+        ('"venn-paper"', '"venn-paper"\nepsilon = -1.0', "policy.epsilon"),
+        ('"venn-paper"', '"venn"\nepsilon = 1.0', "not for venn"),
+        ('"venn-paper"', '"venn-paper"\nepsilon = nan', "policy.epsilon"),
+        ('"venn-paper"', '"venn-paper"\nperiod_s = 60', "policy.period_s: needs a restart"),
+        ("state.db", "other.db", "operation.state: needs a restart"),
+        ("127.0.0.1:0", "127.0.0.2:0", "http.listen: needs a restart"),
+        ("[devices]", "[devices]\nremembered = 4096", "devices.remembered: needs a restart"),
+    ],
+)
+def test_a_bad_file_changes_nothing_and_says_why(here: Here, old: str, new: str, text: str) -> None:
+    made = here.controller
+    assert not here.reload((old, new), ("[http]", "retry_s = 7\n[http]"))
+    assert here.check_in("d1")["retry_ms"] == 60_000
+    assert made.ask(collab_admin.PlanRequest(), collab_admin.Plan).policy == "venn-paper"
+    assert made.stop() == 0
+    assert text in "".join(made.log)
+
+
+def test_every_key_that_needs_a_restart_is_one_of_the_file(tmp_path: Path) -> None:
+    found = load(str(configuration(tmp_path, gateways=True)))
+    for key in NEEDS_RESTART:
+        value: object = found.config
+        for name in key.split("."):
+            value = getattr(value, name)
+
+
+def test_another_key_of_the_gateways_or_the_end_of_tls_needs_a_restart(tmp_path: Path) -> None:
+    path = str(configuration(tmp_path, gateways=True))
+    first = load(path)
+    (tmp_path / "controller.key").unlink()
+    (tmp_path / "controller.pub").unlink()
+    make_keys("controller", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"gateways\.key_file: needs a restart"):
+        check_reload(path, first, load(path))
+
+
+async def test_a_gateway_that_is_no_longer_listed_is_cut_off_and_another_one_gets_in(tmp_path: Path) -> None:
+    world = World(tmp_path, gateways=True)
+    world.start()
+    world.clock.pass_s(1)
+    assert world.loaded.config.gateways is not None
+    served = Gateways(world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways)
+    served.start()
+    public = read_public(str(tmp_path / "controller.pub"))
+    ends: list[BatchEnd] = []
+
+    async def batch(end: BatchEnd) -> bytes | None:
+        await asyncio.to_thread(end.send, b'{"kind": "batch", "number": 1, "items": []}')
+        return await asyncio.to_thread(end.receive, 2.0)
+
+    def end(name: str) -> BatchEnd:
+        ends.append(BatchEnd(served.listener.address, public, read_secret(str(tmp_path / "allowed" / f"{name}.key"))))
+        return ends[-1]
+
+    first = end("gw")
+    assert await batch(first)
+    make_keys("next", str(tmp_path / "allowed"))
+    (tmp_path / "allowed" / "gw.pub").unlink()
+    served.reload(load(str(tmp_path / "collab.toml")).gateways)
+    assert not await batch(first)
+    assert await batch(end("next"))
+    for each in ends:
+        each.close()
+    served.close()
+    await world.stop()
+
+
+async def test_another_policy_knows_what_waits_and_keeps_leases_and_rounds(world: World) -> None:
+    """First come first served: the older job; shortest first: the one that needs fewer devices."""
+
+    def reload(name: str) -> None:
+        policy = world.loaded.config.policy.model_copy(update={"name": name})
+        world.shell.reload(world.shell.config.model_copy(update={"policy": policy}))
+
+    reload("fifo")
+    world.job("long", demand=5)
+    world.clock.pass_s(1)
+    world.job("short", demand=2)
+    assert (await world.check_in("d1")).job == "long"
+    reload("srsf")
+    assert (await world.check_in("d2")).job == "short"
+    assert (await world.check_in("d3")).job == "short"
+    assert (await world.check_in("d4")).job == "long"
+    reload("fifo")
+    assert (await world.check_in("d1")).job == "long"
+    assert {name: job.request.leased for name, job in world.shell.book.jobs.items() if job.request} == {
+        "long": 2, "short": 2,
+    }  # fmt: skip
+    world.shell.open(JobSpec("idle", "t", world.shell.book.jobs["long"].spec.requirement))
+    reload("venn-paper")
+    lease = world.shell.check_in(77, Properties.of({}), world.shell.advance())
+    assert lease is not None
+    assert lease.job == "long"
