@@ -102,28 +102,37 @@ def moved(event: RoundEnded) -> RoundEnded:
     )
 
 
-def simulated(world: World, policy: str, seed: int) -> list[RoundEnded]:
+def simulated(world: World, policy: str, seed: int, epsilon: float = 0.0) -> list[RoundEnded]:
     ended: list[RoundEnded] = []
     random = Random(seed)
     simulation = CollabSimulation(
-        make(policy, random.randrange), random.randrange, world.devices, lambda day: world.days[day], ended.append
+        make(policy, random.randrange, epsilon),
+        random.randrange,
+        world.devices,
+        lambda day: world.days[day],
+        ended.append,
     )
     simulation.run(world.jobs, DAYS)
     return ended
 
 
-@pytest.mark.parametrize("policy", ["venn", "venn-paper", "srsf", "random"])
-def test_the_live_controller_decides_as_the_simulation(tmp_path: Path, policy: str) -> None:
-    rounds = 0
+@pytest.mark.parametrize(
+    ("policy", "epsilon"),
+    [("venn", 0.0), ("venn-paper", 0.0), ("srsf", 0.0), ("random", 0.0), ("venn-paper", 2.0), ("venn-irs", 0.5)],
+)
+def test_the_live_controller_decides_as_the_simulation(tmp_path: Path, policy: str, epsilon: float) -> None:
+    rounds, changed = 0, 0
     for seed in range(4):
         world = World(seed)
         config = loaded(tmp_path / str(seed)).config
-        table = config.policy.model_copy(update={"name": policy, "lease_s": 86_400})
+        table = config.policy.model_copy(update={"name": policy, "epsilon": epsilon, "lease_s": 86_400})
         live = Live(config.model_copy(update={"policy": table}), Random(seed))
         try:
             found = OneByOne(world, live).run()
         finally:
             live.shell.close()
-        assert found == simulated(world, policy, seed)
+        assert found == simulated(world, policy, seed, epsilon)
         rounds += len(found)
+        changed += found != simulated(world, policy, seed)
     assert rounds > 40
+    assert changed == 0 if not epsilon else changed > 0

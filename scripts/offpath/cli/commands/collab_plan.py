@@ -23,6 +23,7 @@ def main(arguments: argparse.Namespace) -> int:
         admin_client.print_json(found)
         return 0
     rows = [(g.requirement, g.jobs, g.waiting, g.remaining, g.supply, g.given, g.first or "-") for g in found.groups]
-    print(f"policy {found.policy}; {found.supply} check-ins in the last 24 h, {found.unused} of no use to any job now")
+    policy = f"{found.policy}, fairness ε = {found.epsilon:g}" if found.epsilon else found.policy
+    print(f"policy {policy}; {found.supply} check-ins in the last 24 h, {found.unused} of no use to any job now")
     print(admin_client.table(rows, HEAD))
     return 0

@@ -14,7 +14,6 @@ from offpath.cli.venn.workloads import Scale, category_of, jobs_of
 from offpath.sched.collab.exact import SmallCase, optimum, total_of
 from offpath.sched.collab.policies import COLLAB_POLICIES, make
 from offpath.sched.collab.port import GROUP, CollabPolicy, Draw
-from offpath.sched.collab.venn import Venn
 from offpath.sched.errors import SchedError
 from offpath.sched.sim.collab_fast import simulation
 
@@ -52,13 +51,11 @@ class World:
 
 def policy_of(name: str, draw: Draw, epsilon: float = 0.0) -> CollabPolicy:
     """Built-in, or an entry point of another package. ``epsilon``: of Venn's. Raises: SchedError."""
-    if epsilon:
-        return Venn(name, epsilon=epsilon)
     if name not in COLLAB_POLICIES:
         for each in entry_points(group=GROUP, name=name):
             policy: CollabPolicy = each.load()(draw)
             return policy
-    return make(name, draw)
+    return make(name, draw, epsilon)
 
 
 def cell(**words: Any) -> dict[str, Any]:
