@@ -1,4 +1,4 @@
-"""A device of the kill tests: it works for whoever orders it, even for several at once, and notes from when to when.
+"""A device of the kill tests: it works for every job that orders it, also for several at once, and notes when.
 
 Arguments: its socket, and its file of lines ``start``, ``begin ORDER JOB`` and ``end ORDER``, each with the time
 of the monotonic clock in front. An order is ``JOB UNTIL WORK_S``; it stops at UNTIL, when the lease has ended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -221,6 +222,27 @@ def test_invalid_settings_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         load()
     monkeypatch.delenv(VARIABLE)
     assert load() is None
+
+
+def test_attributes_that_cannot_be_written_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The limit of a file's size stands for a full disk: a part can be written. What was there is not read any more."""
+    path = str(tmp_path / "attributes.json")
+    with kept(path) as table:
+        table["7"] = NodeTable(numbers={"speed": 3})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with kept(path) as table:
+            table["8"] = NodeTable(labels=["camera"])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "attributes of nodes are not kept" in caplog.text
+    assert Path(path).stat().st_size == 10
+    with kept(path) as table:
+        assert table == {}
+        table["7"] = NodeTable()
+    with kept(path) as table:
+        assert table == {"7": NodeTable()}
 
 
 def test_attributes_of_nodes_are_kept_for_the_next_job(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ def ended(flower: FlowerCluster, run: int) -> str:
     return flower.state(run).status
 
 
+def open_jobs(controller: CollabController) -> list[str]:
+    with controller.client() as client:
+        return [each.job for each in client.query(wire.JobsRequest(), wire.JobLines).jobs]
+
+
 def test_a_client_manager_samples_what_the_controller_lends(
     place: Path, controller: CollabController, flower: FlowerCluster
 ) -> None:
@@ -62,6 +67,7 @@ def test_a_client_manager_samples_what_the_controller_lends(
     summary = controller.summary()
     assert summary.assigned == 4
     assert summary.leases == 0
+    until(lambda: open_jobs(controller) == [])  # the process of the ServerApp ends after its run
 
 
 def test_without_a_controller_flower_samples_alone(
@@ -71,7 +77,9 @@ def test_without_a_controller_flower_samples_alone(
     result = place / "two.json"
     run = flower.run(APP, {"job": "two", "result": str(result), "rounds": 1, "demand": 2})
     assert ended(flower, run) == "finished:completed"
-    assert [each["value"] for each in json.loads(result.with_suffix(".part").read_text())] == [1.0]
+    (found,) = json.loads(result.with_suffix(".part").read_text())
+    assert found["value"] == 1.0
+    assert len(found["clients"]) == 2
+    assert set(found["clients"]) <= set(flower.activated())
     controller.start()
-    with controller.client() as client:
-        assert client.query(wire.SummaryRequest(), wire.Summary).assigned == 0  # of this process
+    assert open_jobs(controller) == []  # the first test's job was closed for good, and this one is unknown

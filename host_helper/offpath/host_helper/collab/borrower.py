@@ -1,7 +1,7 @@
 """Nodes for the rounds of one job: asked for, checked in, used and given back. Flower is not needed here.
 
 Every job's process checks in the nodes that it sees, and the controller answers with the job that needs the node most;
-the answer is the same for whoever asks. So a job learns of its own nodes, and leaves the others to theirs.
+every process gets the same answer. So a job learns of its own nodes, and leaves the others to theirs.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ round of its own; without a controller Flower's own manager samples.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -38,7 +39,9 @@ def shared_clients(
         return SimpleClientManager()
     wanted = Requirement.model_validate(dict(requirement or {}))
     wish = JobWish(job or f"flower-{context.run_id}", 1, deadline_s, wanted, rounds, quorum_percent)
-    return SharedClientManager(borrower_of(settings, wish), settings)
+    manager = SharedClientManager(borrower_of(settings, wish), settings)
+    atexit.register(manager.close)  # a ServerApp's process ends with its run
+    return manager
 
 
 class SharedClientManager(SimpleClientManager):
@@ -49,6 +52,11 @@ class SharedClientManager(SimpleClientManager):
         self._borrower, self._settings = borrower, settings
         self._lock = threading.Lock()
         """Clients answer in several threads."""
+
+    def close(self) -> None:
+        """The job needs no clients any more."""
+        with self._lock:
+            self._borrower.close()
 
     def sample(
         self, num_clients: int, min_num_clients: int | None = None, criterion: Criterion | None = None
