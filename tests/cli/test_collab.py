@@ -18,7 +18,7 @@ from ..support.command import offpath
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
     folder = tmp_path_factory.mktemp("collab")
-    with controller(folder, dict(os.environ)) as made:
+    with controller(folder, dict(os.environ), policy='name = "venn-paper"\nepsilon = 2.0') as made:
         yield made
         assert made.stop() == 0
         assert not [line for line in made.log if "Traceback" in line]
@@ -53,7 +53,9 @@ def test_a_job_gets_its_devices_from_opening_to_closing(here: Controller) -> Non
     assert "1/1" in run(here, "jobs")
     assert "has all its devices" in run(here, "explain", "kb")
     assert shown(here, "plan")["groups"][0]["supply"] == 1
-    assert "mem >= 4" in run(here, "plan")
+    assert "mem >= 4" in (text := run(here, "plan"))
+    assert "policy venn-paper, fairness ε = 2; " in text
+    assert "fairness ε = 2: it has received 0 of the time" in run(here, "explain", "kb")
     found = shown(here, "devices")
     assert (found["check_ins"], found["assigned"], found["leases"], found["worked"]) == (1, 1, 1, 1)
     assert "phone-1" not in run(here, "devices")

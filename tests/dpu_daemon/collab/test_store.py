@@ -16,6 +16,9 @@ from offpath.sched.collab.records import DAY_NS, Job, JobSpec, Lease
 from offpath.sched.collab.requirements import Properties, Requirement
 from offpath.sched.collab.tiers import Sample
 
+from ...support.collab import loaded
+from .conftest import World
+
 
 def job(name: str = "a") -> Job:
     book = Book(make("fifo", lambda below: 0), lambda below: 0, 1)
@@ -153,3 +156,43 @@ def test_after_a_failed_write_nothing_more_is_written(path: str) -> None:
         file.write(Changes(leases=[lease(2)]))
     file.close()
     assert reopened(path).kept.leases == ()
+
+
+async def test_after_a_longer_period_only_devices_of_the_last_shorter_one_are_known_to_have_worked(
+    tmp_path: Path,
+) -> None:
+    """As docs/collab.md states. The leases of earlier periods are removed from the file with the next writes."""
+    world = World(tmp_path, policy="period_s = 60")
+    world.start()
+    world.job(demand=10, deadline_s=86_400)
+    world.clock.pass_s(1)
+    for device in ("early", "late"):
+        world.clock.pass_s(61)
+        lease = await world.check_in(device)
+        await world.result(device, lease.lease)
+    world.loaded = loaded(tmp_path, policy="period_s = 86400")
+    await world.again()
+    world.clock.pass_s(2)
+    assert (await world.check_in("early")).kind == "lease"
+    found = await world.check_in("late")
+    assert (found.kind, found.why) == ("no_job", "spent")
+    await world.stop()
+
+
+async def test_after_a_shorter_period_a_device_that_worked_in_the_present_one_gets_no_second_job(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.start()
+    world.job(demand=10, deadline_s=86_400)
+    world.clock.pass_s(1)
+    for device in ("early", "late"):
+        lease = await world.check_in(device)
+        await world.result(device, lease.lease)
+        world.clock.pass_s(3_600 if device == "early" else 2)
+    world.loaded = loaded(tmp_path, policy="period_s = 600")
+    await world.again()
+    world.clock.pass_s(2)
+    assert (await world.check_in("late")).why == "spent"
+    assert (await world.check_in("early")).kind == "lease"
+    await world.stop()
