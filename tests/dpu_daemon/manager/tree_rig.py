@@ -113,10 +113,10 @@ class Rig:
     async def carry(self, commands: Iterable[Command]) -> None:
         self.world.carry(commands)
 
-    async def running(self, **more: object) -> Request:
+    async def running(self, among: tuple[str, ...] = ()) -> Request:
         """A request whose tree the controller has."""
         await self.trees.step()
-        request = self.world.submit(**more)  # type: ignore[arg-type]
+        request = self.world.submit(among=among)
         self.world.round()
         await self.trees.step()
         return request

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
-import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from offpath.bindings.errors import PeerGone
 from offpath.bindings.runtime import COLLAB_SOCKET
 from offpath.bindings.wire import collab_admin
 from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli import admin_client
-from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.cli.local.job_manager import toml_of
 from offpath.cli.local.ports import free_port
+from offpath.cli.local.service import Service
 
 _START_S: Final = 60.0
 
@@ -30,8 +26,7 @@ class CollabController:
 
     def __init__(self, folder: Path, policy: Mapping[str, Any]) -> None:
         self.folder, self._policy = folder, dict(policy)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
+        self._service = Service("collaboration controller", folder / "log", _START_S)
         self._address = f"tcp://127.0.0.1:{free_port()}"
         (folder / "allowed").mkdir(mode=0o700)
         make_keys("controller", str(folder))
@@ -62,8 +57,7 @@ class CollabController:
     @property
     def log(self) -> str:
         """What it has logged, over all starts."""
-        path = self.folder / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return self._service.log
 
     def settings(self, **more: Any) -> Path:
         """The file for ``OFFPATH_COLLAB``, with ``more`` settings."""
@@ -86,41 +80,15 @@ class CollabController:
                          "allowed": str(self.folder / "allowed")},
             "policy": self._policy, "operation": {"state": str(self.folder / "collab.sqlite"), "log": "json"},
         }))  # fmt: skip
-        with open(self.folder / "log", "ab") as log:
-            self._process = start(
-                COMMAND_LINE,
-                "-v",
-                "collab",
-                "run",
-                str(path),
-                "--runtime-dir",
-                self.runtime_dir,
-                stdout=log,
-                stderr=log,
-            )
-        self._starts += 1
-        until = time.monotonic() + _START_S
-        while self.log.count("collaboration controller ready") < self._starts:
-            if self._process.poll() is not None or time.monotonic() > until:
-                raise PeerGone(f"the collaboration controller did not start: see {self.folder}/log")
-            time.sleep(0.02)
+        self._service.start("collab", "run", str(path), "--runtime-dir", self.runtime_dir)
 
     def kill(self) -> None:
         """Kill it with SIGKILL, as a crash would."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._service.kill()
 
     def close(self) -> None:
         """End it. Idempotent."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(15)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        self._service.close()
 
     def forget(self) -> None:
         """Its next start begins with no jobs and leases. It does not run."""

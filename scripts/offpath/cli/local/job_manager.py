@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import work_admin
 from offpath.cli import admin_client, manager_client
-from offpath.cli.local.child import COMMAND_LINE, start
+from offpath.cli.local.service import Service
 
 _START_S: Final = 120.0
 """The first start on a machine compiles the placement."""
@@ -34,8 +33,7 @@ class JobManager:
         self.directory = directory
         self._tables = tables
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
+        self._service = Service("job manager", Path(directory) / "log", _START_S)
 
     def __enter__(self) -> JobManager:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
@@ -60,8 +58,7 @@ class JobManager:
     @property
     def log(self) -> str:
         """What it has logged, over all starts."""
-        with open(os.path.join(self.directory, "log"), encoding="utf-8", errors="replace") as file:
-            return file.read()
+        return self._service.log
 
     def configure(self) -> None:
         """Write its configuration for the next start."""
@@ -71,34 +68,18 @@ class JobManager:
 
     def start(self) -> None:
         """Start it again, and wait until it serves. Raises: PeerGone: it ended, or two minutes have passed."""
-        words = ["manager", "run", "--config", os.path.join(self.directory, "manager.toml")]
-        with open(os.path.join(self.directory, "log"), "ab") as log:
-            self._process = start(
-                COMMAND_LINE, "-v", *words, "--runtime-dir", self.runtime_dir, more=self._environment, stdout=log,
-                stderr=log,
-            )  # fmt: skip
-        self._starts += 1
-        until = time.monotonic() + _START_S
-        while self.log.count("job manager ready") < self._starts:
-            if self._process.poll() is not None or time.monotonic() > until:
-                raise PeerGone(f"the job manager did not start: see {self.directory}/log")
-            time.sleep(0.02)
+        config = os.path.join(self.directory, "manager.toml")
+        self._service.start(
+            "manager", "run", "--config", config, "--runtime-dir", self.runtime_dir, more=self._environment
+        )  # fmt: skip
 
     def kill(self) -> None:
         """Kill it with SIGKILL, as a crash would."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._service.kill()
 
     def close(self) -> None:
         """End it; its jobs continue. Idempotent."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(15)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._service.close()
 
     # -- its socket ---------------------------------------------------------------------------------------------------
     def client(self) -> admin_client.AdminClient:

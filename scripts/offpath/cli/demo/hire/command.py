@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import sys
-import tempfile
-import time
-from typing import Final
-
-from offpath.bindings.errors import OffpathError
+from functools import partial
+from typing import Any, Final
 
 ENGINES: Final = ("local", "slurm", "ray")
 _STEADY_S: Final = 3.0
@@ -29,34 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """0: all happened, and no read was wrong; 1: not, and stderr has the reason."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from offpath.cli.demo import frame
     from offpath.cli.demo.hire import cluster, report, story
     from offpath.cli.local import engines
 
-    folder = tempfile.mkdtemp(prefix="offpath-hire-")
-    began = time.monotonic()
-    is_ok = False
-    try:
+    def play(folder: str) -> dict[str, Any]:
         with (
             engines.started(arguments.engine, folder, cluster.SERVERS) as engine,
             cluster.running(folder, engine) as here,
         ):
-            told = story.tell(here, _echo, _QUICK_S if arguments.quick else _STEADY_S)
-        made = report.build(told)
-        made["engine"] = arguments.engine
-        made["seconds"] = round(time.monotonic() - began, 1)
-        is_ok = bool(made["ok"])
-    except OffpathError as fault:
-        raise OffpathError(f"demo hire: {fault}") from None
-    finally:
-        if is_ok:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            _echo(f"logs are kept in {folder}")
-    print(json.dumps(made) if arguments.json else report.render(made))
-    for each in made["faults"]:
-        print(f"demo hire: FAILED: {each}", file=sys.stderr)
-    return 0 if is_ok else 1
+            told = story.tell(here, partial(frame.say, "hire"), _QUICK_S if arguments.quick else _STEADY_S)
+        return {**report.build(told), "engine": arguments.engine}
 
-
-def _echo(text: str) -> None:
-    print(f"demo hire: {text}", file=sys.stderr, flush=True)
+    return frame.run("hire", play, report.render, is_json=arguments.json)

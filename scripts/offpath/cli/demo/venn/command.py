@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import sys
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
-from typing import Final
-
-from offpath.bindings.errors import OffpathError
+from typing import Any, Final
 
 _ROUNDS: Final = 3
 _QUICK_ROUNDS: Final = 2
@@ -30,30 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0: each job ended, no node worked for two jobs; 1: not, and stderr has the reason."""
+    """0: `report.OK` holds; 1: not, and stderr has the reason."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from offpath.cli.demo import frame
     from offpath.cli.demo.venn import report, story
 
-    folder = tempfile.mkdtemp(prefix="offpath-venn-")
     rounds = arguments.rounds or (_QUICK_ROUNDS if arguments.quick else _ROUNDS)
-    began = time.monotonic()
-    is_ok = False
-    try:
-        made = report.build(story.play(Path(folder), rounds, arguments.work_ms, arguments.seed, _echo))
-        made["seconds"] = round(time.monotonic() - began, 1)
-        is_ok = bool(made["ok"])
-    except OffpathError as fault:
-        raise OffpathError(f"demo venn: {fault}") from None
-    finally:
-        if is_ok:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            _echo(f"logs are kept in {folder}")
-    print(json.dumps(made) if arguments.json else report.render(made))
-    for each in made["faults"]:
-        print(f"demo venn: FAILED: {each}", file=sys.stderr)
-    return 0 if is_ok else 1
 
+    def play(folder: str) -> dict[str, Any]:
+        say = partial(frame.say, "venn")
+        return report.build(story.play(Path(folder), rounds, arguments.work_ms, arguments.seed, say))
 
-def _echo(text: str) -> None:
-    print(f"demo venn: {text}", file=sys.stderr, flush=True)
+    return frame.run("venn", play, report.render, is_json=arguments.json)
