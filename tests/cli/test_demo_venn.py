@@ -23,7 +23,9 @@ from offpath.cli.demo.venn.story import (
 
 
 def observed(policy: str, *work: Work, accuracy: float = 0.9, jct_s: float = 10.0) -> Observed:
-    return Observed(policy, [JobObserved(plan.job, accuracy, jct_s, {"7": 2, "8": 1}) for plan in JOBS], list(work), 9)
+    return Observed(
+        policy, [JobObserved(plan.job, accuracy, 797, jct_s, {"7": 2, "8": 1}) for plan in JOBS], list(work), 9
+    )
 
 
 def test_a_report_has_both_policies_and_what_venn_gains() -> None:
@@ -45,9 +47,21 @@ def test_a_report_finds_two_jobs_on_a_node_and_a_node_that_is_not_what_a_job_nee
     assert overlaps([Work(1, "a", 1.0, 2.0), Work(1, "b", 2.0, 3.0), Work(2, "c", 1.0, 9.0)]) == []
 
 
-def test_a_report_finds_accuracies_that_are_not_equal() -> None:
-    made = report.build([observed(POLICIES[0], accuracy=0.9), observed(POLICIES[1], accuracy=0.7)])
-    assert len(made["faults"]) == len(JOBS)
+@pytest.mark.parametrize(
+    ("random", "venn", "is_ok"),
+    [(0.9, 0.7, False), (0.7, 0.9, False), (0.9, 0.86, True), (0.9, 0.85, False), (0.85, 0.9, True), (1.0, 1.0, True)],
+)
+def test_a_report_finds_accuracies_that_chance_does_not_explain(random: float, venn: float, is_ok: bool) -> None:
+    """Of 797 digits three standard errors at 0.9 are 0.046: 0.04 less may be chance, 0.05 less is not."""
+    made = report.build([observed(POLICIES[0], accuracy=random), observed(POLICIES[1], accuracy=venn)])
+    assert len(made["faults"]) == (0 if is_ok else len(JOBS))
+    assert made["ok"] is is_ok
+
+
+def test_ok_does_not_ask_for_speed_and_says_so() -> None:
+    made = report.build([observed(POLICIES[0], jct_s=10.0), observed(POLICIES[1], jct_s=20.0)])
+    assert (made["ok"], made["speedup"]) == (True, 0.5)
+    assert "does not show that Venn is faster" in report.render(made)
 
 
 def test_nodes_are_of_four_classes_and_have_parts_of_their_own() -> None:

@@ -60,10 +60,12 @@ WARM_UP: Final = JobPlan("warm-up", "softmax", len(CLASSES) * NODES_OF_A_CLASS, 
 
 @dataclass(slots=True)
 class JobObserved:
-    """``accuracy``: on digits that nobody trained on. ``jct_s``: of the ServerApp. ``served``: answers by node."""
+    """``accuracy``: on ``held`` digits that nobody trained on. ``jct_s``: of the ServerApp. ``served``: answers by
+    node."""
 
     job: str
     accuracy: float
+    held: int
     jct_s: float
     served: dict[str, int]
 
@@ -188,7 +190,7 @@ def _spend(path: Path) -> int:
 
 def _job(name: str, path: Path) -> JobObserved:
     found: dict[str, Any] = json.loads(path.read_text())
-    return JobObserved(name, found["accuracy"], found["ended"] - found["began"], found["served"])
+    return JobObserved(name, found["accuracy"], found["held"], found["ended"] - found["began"], found["served"])
 
 
 def _work(trace: Path) -> Iterator[Work]:
