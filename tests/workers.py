@@ -30,6 +30,7 @@ CLUSTERS: Final = (
     "tests/dpu_daemon/manager/",
     "tests/host_helper/collab/",
     "tests/kills/test_borrow_kills.py",
+    "tests/kills/test_flower_kills.py",
     "tests/kills/test_job_kills.py",
 )
 """Each has daemons of its own, mostly waits for them, and shares nothing with an offpathd."""
