@@ -12,7 +12,7 @@ from typing import Any, Final
 from offpath.cli.venn.population import Population, Shape, published
 from offpath.cli.venn.workloads import Scale, category_of, jobs_of
 from offpath.sched.collab.exact import SmallCase, optimum, total_of
-from offpath.sched.collab.policies import COLLAB_POLICIES, make
+from offpath.sched.collab.policies import COLLAB_POLICIES, epsilon_fault, make
 from offpath.sched.collab.port import GROUP, CollabPolicy, Draw
 from offpath.sched.errors import SchedError
 from offpath.sched.sim.collab_fast import simulation
@@ -51,6 +51,8 @@ class World:
 
 def policy_of(name: str, draw: Draw, epsilon: float = 0.0) -> CollabPolicy:
     """Built-in, or an entry point of another package. ``epsilon``: of Venn's. Raises: SchedError."""
+    if fault := epsilon_fault(name, epsilon):
+        raise SchedError(fault)
     if name not in COLLAB_POLICIES:
         for each in entry_points(group=GROUP, name=name):
             policy: CollabPolicy = each.load()(draw)
