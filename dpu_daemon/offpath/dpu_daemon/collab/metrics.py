@@ -7,13 +7,12 @@ at most; the others are bounded by the program. None is a device, a job or a lea
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from offpath.dpu_daemon.collab.running import Running
 from offpath.dpu_daemon.listening.checkup import Checkup
@@ -88,21 +87,6 @@ def take(running: Running, lag_s: float) -> Snapshot:
     )  # fmt: skip
 
 
-class CollabCollector(Collector):
-    """Builds metric families from a new `Snapshot` per scrape. ``get`` raises TimeoutError if the loop is blocked."""
-
-    def __init__(self, get: Callable[[], Snapshot]) -> None:
-        self._get = get
-
-    def describe(self) -> Iterable[Metric]:
-        """The metrics of an idle controller, without taking a snapshot."""
-        return families(Snapshot())
-
-    def collect(self) -> Iterator[Metric]:
-        """See `Collector.collect`."""
-        return families(self._get())
-
-
 def families(now: Snapshot) -> Iterator[Metric]:
     """Every metric, including those without samples."""
     yield build("Release of the controller.")
@@ -175,6 +159,6 @@ def pages(running: Running) -> Pages[Snapshot]:
         running.shell.counts.descriptors_exhausted += 1
 
     return Pages(
-        take=lambda lag_s: take(running, lag_s), collector=CollabCollector, tests=TESTS, check=Health(running).check,
-        exhausted=exhausted,
+        take=lambda lag_s: take(running, lag_s), families=families, idle=Snapshot(), tests=TESTS,
+        check=Health(running).check, exhausted=exhausted,
     )  # fmt: skip

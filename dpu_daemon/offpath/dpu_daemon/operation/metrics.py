@@ -7,13 +7,12 @@ job, session or lease. `take` copies numbers in the daemon's event loop; another
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from offpath.dpu_daemon.durability import storing
 from offpath.dpu_daemon.durability.journal import gauges
@@ -130,28 +129,13 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     )
 
 
-class DaemonCollector(Collector):
-    """Builds metric families from a new `Snapshot` per scrape. ``get`` raises TimeoutError if the loop is blocked."""
-
-    def __init__(self, get: Callable[[], Snapshot]) -> None:
-        self._get = get
-
-    def describe(self) -> Iterable[Metric]:
-        """The metrics of an idle daemon, without taking a snapshot."""
-        return families(Snapshot())
-
-    def collect(self) -> Iterator[Metric]:
-        """See `Collector.collect`."""
-        return families(self._get())
-
-
 def pages(daemon: Daemon) -> Pages[Snapshot]:
     """What the daemon's pages show. Call it when the daemon starts: its uptime begins."""
     now_ns = daemon.requests.now_ns
     started_ns = now_ns()
     return Pages(
-        take=lambda lag_s: take(daemon, lag_s, (now_ns() - started_ns) / 1e9), collector=DaemonCollector, tests=TESTS,
-        check=daemon.requests.probe.run, exhausted=lambda: daemon.count("descriptors_exhausted"),
+        take=lambda lag_s: take(daemon, lag_s, (now_ns() - started_ns) / 1e9), families=families, idle=Snapshot(),
+        tests=TESTS, check=daemon.requests.probe.run, exhausted=lambda: daemon.count("descriptors_exhausted"),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
@@ -25,6 +25,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from offpath.dpu_daemon.config import ConfigError
@@ -45,19 +46,35 @@ _S = TypeVar("_S")
 
 @dataclass(frozen=True, slots=True)
 class Pages(Generic[_S]):
-    """What a process shows. ``collector`` is called once, all else in the process's event loop.
+    """What a process shows. ``families`` formats in another thread, all else is called in the process's event loop.
 
-    ``take`` copies the numbers; its argument is the longest delay of a timer since the last call, in s. ``collector``
-    makes of a function that returns such numbers, or raises TimeoutError, what formats them in another thread.
-    ``tests``: names of the health tests, "loop" among them; ``check`` starts them for a `Checkup`, and states what is
-    ready. ``exhausted``: a connection could not be accepted.
+    ``take`` copies the numbers; its argument is the longest delay of a timer since the last call, in s. ``families``:
+    every metric of such numbers, including those without samples; ``idle``: those of an idle process. ``tests``: names
+    of the health tests, "loop" among them; ``check`` starts them for a `Checkup`, and states what is ready.
+    ``exhausted``: a connection could not be accepted.
     """
 
     take: Callable[[float], _S]
-    collector: Callable[[Callable[[], _S]], Collector]
+    families: Callable[[_S], Iterator[Metric]]
+    idle: _S
     tests: tuple[str, ...]
     check: Callable[[Checkup], None]
     exhausted: Callable[[], None]
+
+
+class _Scraped(Collector, Generic[_S]):
+    """Builds metric families from new numbers per scrape. ``get`` raises TimeoutError if the loop is blocked."""
+
+    def __init__(self, pages: Pages[_S], get: Callable[[], _S]) -> None:
+        self._pages, self._get = pages, get
+
+    def describe(self) -> Iterable[Metric]:
+        """The metrics of an idle process, without taking a snapshot."""
+        return self._pages.families(self._pages.idle)
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector.collect`."""
+        return self._pages.families(self._get())
 
 
 class MetricsServer(Generic[_S]):
@@ -142,7 +159,7 @@ class MetricsServer(Generic[_S]):
 
     def _application(self) -> Application:
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self._pages.collector(self._snapshot))
+        registry.register(_Scraped(self._pages, self._snapshot))
         metrics: Application = make_wsgi_app(registry)
 
         def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
