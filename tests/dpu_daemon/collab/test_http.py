@@ -13,6 +13,7 @@ import pytest
 
 from offpath.dpu_daemon.collab import http
 from offpath.dpu_daemon.collab.http import HttpServer
+from offpath.dpu_daemon.config import device_context
 
 from ...support.certificates import Authority
 from ...support.collab import message
@@ -298,5 +299,47 @@ async def test_a_device_checks_in_over_tls_and_plain_bytes_are_not_answered(tmp_
         assert b"HTTP" not in await plain_reader.read()
     for each in (writer, plain):
         each.transport.abort()
+    await served.close()
+    await world.stop()
+
+
+async def test_with_fewer_connections_after_a_reload_the_longest_silent_devices_are_closed(server: Server) -> None:
+    ends = []
+    for number in range(3):
+        reader, writer = await server.connect()
+        writer.write(post("/v1/checkin", server.body(f"d{number}")))
+        assert (await answer(reader))[0] == 200
+        ends.append((reader, writer))
+    server.http.reload(server.http.table.model_copy(update={"connections": 1}), None)
+    assert [await closed(reader) for reader, _ in ends[:2]] == [True, True]
+    server.world.clock.pass_s(1)
+    reader, writer = ends[2]
+    writer.write(post("/v1/checkin", server.body("d2")))
+    assert (await answer(reader))[0] == 200
+    assert server.http.evicted == 2
+
+
+async def test_after_a_reload_the_next_connection_gets_the_renewed_certificate(tmp_path: Path) -> None:
+    before, after = Authority(tmp_path, "before"), Authority(tmp_path, "after")
+    cert_file, key_file = before.issue("localhost", is_server=True)
+    world = World(tmp_path, http=f'cert_file = "{cert_file}"\nkey_file = "{key_file}"')
+    world.start()
+    assert world.loaded.config.http is not None
+    served = HttpServer(world.loaded.config.http, world.devices, world.loaded.tls)
+    served.start()
+
+    async def trusts(authority: Authority) -> bool:
+        context = ssl.create_default_context(cafile=authority.ca_file)
+        try:
+            _, writer = await asyncio.open_connection(*served.address, ssl=context, server_hostname="localhost")
+        except ssl.SSLCertVerificationError:
+            return False
+        writer.transport.abort()
+        return True
+
+    assert (await trusts(before), await trusts(after)) == (True, False)
+    assert after.issue("localhost", is_server=True) == (cert_file, key_file)  # in its place
+    served.reload(world.loaded.config.http, device_context(cert_file, key_file))
+    assert (await trusts(before), await trusts(after)) == (False, True)
     await served.close()
     await world.stop()

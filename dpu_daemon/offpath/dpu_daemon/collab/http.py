@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 from collections import deque
@@ -35,6 +36,8 @@ SWEEP_S: Final = 1.0
 MOST_HEAD_BYTES: Final = 8 * 1024
 MOST_PIPELINED: Final = 16
 _BACKLOG: Final = 512
+_SPARE_FILES: Final = 256
+"""Descriptors beside those of devices' connections."""
 _MOST_UNREAD_BYTES: Final = 16 * 1024
 _PATHS: Final[dict[bytes, Callable[[bytes], CheckIn | Result]]] = {
     b"/v1/checkin": partial(control.decode, CHECK_IN), b"/v1/result": partial(control.decode, RESULT),
@@ -78,6 +81,7 @@ class HttpServer:
 
     def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken or not this machine's."""
+        _allow_files(self.table.connections + _SPARE_FILES)
         host, port = self.table.place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -95,6 +99,7 @@ class HttpServer:
     def reload(self, table: HttpTable, tls: ssl.SSLContext | None) -> None:
         """Bounds and certificate for what comes from here on. The address stays, and whether TLS is used."""
         self.table, self._tls = table, tls
+        _allow_files(table.connections + _SPARE_FILES)
         while len(self._known) > table.connections:
             self._evict_longest()
 
@@ -367,6 +372,15 @@ class Connection(asyncio.Protocol):
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
+
+
+def _allow_files(count: int) -> None:
+    """Raise this process's limit of descriptors as far as it may be raised; what accepts connections bears less."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _shut(sock: socket.socket) -> None:

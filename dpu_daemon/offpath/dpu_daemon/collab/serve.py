@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Final
 
 import uvloop
 
@@ -29,9 +27,6 @@ from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.manager.inc.collector import settled
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 from offpath.dpu_daemon.operation.serving import prepare, until_signal
-
-_SPARE_FILES: Final = 256
-"""Descriptors beside those of devices' connections."""
 
 
 class HttpMissing(PlaceUnusable):
@@ -87,7 +82,7 @@ async def _metrics(running: Running, listen: str) -> AsyncIterator[None]:
     if not listen:
         yield
         return
-    from offpath.dpu_daemon.collab.metrics import pages  # 4 MiB that a controller without metrics does not need
+    from offpath.dpu_daemon.collab.metrics import pages  # prometheus_client: not needed without metrics
     from offpath.dpu_daemon.operation.metrics_http import MetricsServer
 
     server = MetricsServer(listen, pages(running))
@@ -107,7 +102,6 @@ def _open(running: Running, loaded: Loaded) -> None:
         except ImportError as fault:
             raise HttpMissing(f'[http] needs httptools ({fault}): pip install "offpath[collab]"') from None
 
-        _allow_files(config.http.connections + _SPARE_FILES)
         running.http = HttpServer(config.http, devices, loaded.tls)
         running.http.start()
     if config.gateways is not None:
@@ -115,15 +109,6 @@ def _open(running: Running, loaded: Loaded) -> None:
 
         running.gateways = Gateways(config.gateways, devices, loaded.gateway_key, loaded.gateways)
         running.gateways.start()
-
-
-def _allow_files(count: int) -> None:
-    """Raise this process's limit of descriptors as far as it may be raised; what accepts connections bears less."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= count:
-        return
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None], path: str) -> None:
