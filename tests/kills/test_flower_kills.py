@@ -23,7 +23,7 @@ from ..support.processes import until
 from .test_borrow_kills import Rounds
 
 pytestmark = [pytest.mark.full, pytest.mark.not_fast("the processes of Flower have no compiled modules")]
-KILLS = 6
+KILLS = 12
 KINDS = ("controller", "serverapp", "supernode")
 NODES = 6
 JOBS = {"a": "softmax", "b": "hidden", "c": "features"}
