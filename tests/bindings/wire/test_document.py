@@ -58,6 +58,24 @@ def test_a_key_written_in_two_ways_is_one_key() -> None:
         document.read(b'{"kind": 1, "\\u006bind": 2}')
 
 
+def test_an_escaped_colon_does_not_stand_for_that_of_a_key() -> None:
+    """Written again, the value has as many colons as the document."""
+    body = b'{"a":1,"a":"\\u003a"}'
+    assert orjson.dumps(orjson.loads(body)).count(b":") == body.count(b":")
+    with pytest.raises(ControlError, match="a repeated key"):
+        document.read(body)
+
+
+@pytest.mark.parametrize("depth", [250, 300, 600])
+def test_keys_are_compared_also_where_a_value_nests_too_deeply_to_be_written(depth: int) -> None:
+    def nested(inside: bytes) -> bytes:
+        return b"[" * depth + inside + b"]" * depth
+
+    assert document.read(nested(b'{"a":1,"b":1}')) == orjson.loads(nested(b'{"a":1,"b":1}'))
+    with pytest.raises(ControlError, match="a repeated key"):
+        document.read(nested(b'{"a":1,"a":1}'))
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"a":1}x', b"NaN", b"\xff", b'{"a" 1}', b'{"a":"\n"}'])
 def test_what_is_no_json_is_a_typed_error(body: bytes) -> None:
     with pytest.raises(ControlError):

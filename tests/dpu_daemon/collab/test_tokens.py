@@ -21,6 +21,14 @@ def test_a_token_is_the_hmac_of_the_device_with_the_first_key() -> None:
     assert Tokens([NEW, OLD]).of("phone-1") == digest.hex()
 
 
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 200])
+@given(device=st.text(max_size=80))
+def test_a_key_of_any_length_is_used_as_hmac_has_it(length: int, device: str) -> None:
+    key = bytes(range(1, length + 1))
+    name = device.encode("utf-8", "replace").decode()
+    assert Tokens([key]).of(name) == hmac.new(key, b"offpath collab device\0" + name.encode(), "sha256").hexdigest()
+
+
 def test_tokens_of_an_older_key_are_accepted_while_it_is_listed() -> None:
     made = Tokens([OLD]).of("a")
     assert Tokens([NEW, OLD]).is_valid("a", made)

@@ -18,7 +18,7 @@ _NESTS: Final = (dict, list)
 
 
 def read(body: bytes) -> Any:
-    """The document's value. Costs a walk over its objects beside the parse; no message of the request path is JSON.
+    """The document's value. Costs a second look at it beside the parse; no message of the request path is JSON.
 
     Raises: ControlError: ``json``: not JSON, nested too deeply, or an object with a repeated key.
     """
@@ -27,10 +27,21 @@ def read(body: bytes) -> Any:
     except (orjson.JSONDecodeError, RecursionError) as fault:
         raise ControlError("json", str(fault)[:200]) from None
     # Outside of strings a colon follows each key and occurs nowhere else. The parser keeps one of several equal keys.
+    colons = body.count(b":")
+    if b"\\" not in body and colons == _written_colons(value):
+        return value  # without escapes each string is written as it was: a key that was dropped would lack its colon
     keys = _keys(value)
-    if body.count(b":") != keys and _STRING.sub(b"", body).count(b":") != keys:
+    if colons != keys and _STRING.sub(b"", body).count(b":") != keys:
         raise ControlError("json", "an object has a repeated key")
     return value
+
+
+def _written_colons(value: Any) -> int:
+    """Colons in the value, written again: a tenth of the time of `_keys`. -1: it nests too deeply to be written."""
+    try:
+        return orjson.dumps(value).count(b":")
+    except orjson.JSONEncodeError:
+        return -1
 
 
 def _keys(value: Any) -> int:

