@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from offpath.sched.inc.columns import LOST, Columns, Flags
+from offpath.sched.inc.columns import LOST, Columns, Flags, all_of, taken, unless
 from offpath.sched.inc.layers import Ints, Layers, Level, layers_of
 from offpath.sched.inc.poly import TaskGroup
 from offpath.sched.inc.resources import Resources
@@ -109,7 +109,7 @@ class Bounds:
         demand = np.array(group.demand, np.int64)
         if not group.is_inc:
             return _no_more(demand, self.servers.least)
-        needed = demand + np.where(self.is_active_on_all(group)[:, None], 0, np.array(group.shared, np.int64))
+        needed = demand + unless(self.is_active_on_all(group), group.shared)
         return self.may_run(group) & _no_more(needed, self.switches.least)
 
     def may_run(self, group: TaskGroup) -> Flags:
@@ -203,13 +203,12 @@ class Bounds:
 
     def _merge(self, values: Any, level: Level, combine: Any, first: int = 0) -> Any:
         """``combine`` over what is directly below each switch of a level."""
-        return combine.reduceat(values[level.below - first], level.starts, axis=0)
+        return combine.reduceat(taken(values, level.below - first), level.starts, axis=0)
 
 
 def _no_more(needed: Ints, room: Ints) -> Flags:
     """By row: no dimension exceeds its room."""
-    found: Flags = np.logical_and.reduce(needed <= room, axis=1)
-    return found
+    return all_of(needed <= room)
 
 
 def _differing(pairs: list[tuple[Ints, Ints]], hosts: int) -> Ints:
@@ -217,5 +216,6 @@ def _differing(pairs: list[tuple[Ints, Ints]], hosts: int) -> Ints:
     found = np.zeros(len(pairs[0][0]), np.bool_)
     for before, now in pairs:
         differs = before != now
-        found |= differs.any(1) if differs.ndim > 1 else differs
+        for column in differs.T if differs.ndim > 1 else (differs,):
+            found |= column
     return np.nonzero(found)[0] + hosts

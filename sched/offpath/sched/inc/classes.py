@@ -12,7 +12,7 @@ import numpy as np
 
 from offpath.sched.inc import cost_columns
 from offpath.sched.inc.bounds import Bounds
-from offpath.sched.inc.columns import Columns, Flags
+from offpath.sched.inc.columns import Columns, Flags, all_of, taken, unless
 from offpath.sched.inc.cost_columns import UNFIT, Costs
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.poly import Kind, TaskGroup
@@ -128,8 +128,8 @@ class Classes:
         if table is self.servers:
             demands = np.array([each.demand for each in examples], np.int64).reshape(len(examples), 2)
             return (
-                cost_columns.server_fits(demands, self._columns.server_free[nodes], self._reading),
-                cost_columns.server_fits(demands, self._bounds.servers.least[tops], self._reading),
+                cost_columns.server_fits(demands, taken(self._columns.server_free, nodes), self._reading),
+                cost_columns.server_fits(demands, taken(self._bounds.servers.least, tops), self._reading),
             )
         return self._on_switches(examples, nodes), self._below_switches(examples, tops)
 
@@ -143,12 +143,12 @@ class Classes:
             one = examples[rows[0]]
             excess, runs = columns.excess(one.service, one.shared)
             is_active = runs[nodes]
-            needed[rows] = demands[rows] + excess[nodes]
+            needed[rows] = demands[rows] + taken(excess, nodes)
             interference[rows] = cost_columns.new(is_active, active, most)
             may = is_there & columns.supports(one)[nodes] & columns.is_level_right(one.connectivity)[nodes]
             is_open[rows] = may & (is_active | has_slot)
         # What fits beside others fits the idle switch, too, so its capacity needs no look.
-        found = cost_columns.switch_fits(needed, columns.switch_free[nodes], self._reading)
+        found = cost_columns.switch_fits(needed, taken(columns.switch_free, nodes), self._reading)
         return _closed(found + interference, is_open)
 
     def _below_switches(self, examples: Sequence[TaskGroup], tops: Ints | slice) -> Costs:
@@ -159,10 +159,10 @@ class Classes:
         for rows in _alike(examples):
             one = examples[rows[0]]
             is_active = bounds.is_active_on_all(one)[tops]
-            needed[rows] = demands[rows] + np.where(is_active[:, None], 0, np.array(one.shared, np.int64))
+            needed[rows] = demands[rows] + unless(is_active, one.shared)
             interference[rows] = cost_columns.new(is_active, least_active, self._most_services)
             is_open[rows] = bounds.may_run(one)[tops]
-        found = cost_columns.switch_fits(needed, bounds.switches.least[tops], self._reading)
+        found = cost_columns.switch_fits(needed, taken(bounds.switches.least, tops), self._reading)
         return _closed(found + interference, is_open)
 
     def terms(self, groups: Sequence[TaskGroup], nodes: Ints, *, is_subtree: bool) -> tuple[Ints, Ints, Ints]:
@@ -172,20 +172,20 @@ class Classes:
         demands = np.array([each.demand for each in groups], np.int64)
         at = nodes - columns.hosts
         if not groups[0].is_inc:
-            rest = bounds.servers.least[at] if is_subtree else columns.server_free[nodes]
+            rest = taken(bounds.servers.least, at) if is_subtree else taken(columns.server_free, nodes)
             return *cost_columns.fits(demands, rest, reading), np.full(len(nodes), reading.server_interference)
         interference = np.empty(len(nodes), np.int64)
         for rows in _alike(groups):
             one, some = groups[rows[0]], at[rows]
             if is_subtree:
                 is_active, active = bounds.is_active_on_all(one), bounds.switches.least_active
-                demands[rows] += np.where(is_active[some, None], 0, np.array(one.shared, np.int64))
+                demands[rows] += unless(is_active[some], one.shared)
                 interference[rows] = cost_columns.new(is_active, active, self._most_services)[some]
             else:
                 excess, is_active = columns.excess(one.service, one.shared)
-                demands[rows] += excess[some]
+                demands[rows] += taken(excess, some)
                 interference[rows] = cost_columns.new(is_active, columns.active, columns.most_services)[some]
-        rest = bounds.switches.least[at] if is_subtree else columns.switch_free[at]
+        rest = taken(bounds.switches.least, at) if is_subtree else taken(columns.switch_free, at)
         return *cost_columns.fits(demands, rest, reading), interference
 
 
@@ -194,14 +194,14 @@ def lacks(columns: Columns, group: TaskGroup, kept: Collection[int] = ()) -> lis
     switches that are kept free for another job."""
     resources, demand = columns.resources, np.array(group.demand, np.int64)
     if not group.is_inc:
-        could = (demand <= columns.server_capacity).all(1)
+        could = all_of(demand <= columns.server_capacity)
         needed, free = np.broadcast_to(demand, columns.server_free.shape), columns.server_free
         lost, names = columns.lost[: columns.hosts], list(SERVER_DIMENSIONS)
         barred: list[tuple[Flags, str]] = []
     else:
         shared = np.array(group.shared, np.int64)
         could = columns.supports(group) & columns.is_level_right(group.connectivity)
-        could &= (demand + shared <= columns.switch_capacity).all(1)
+        could &= all_of(demand + shared <= columns.switch_capacity)
         excess, is_active = columns.excess(group.service, group.shared)
         needed, free, names = demand + excess, columns.switch_free, list(SWITCH_DIMENSIONS)
         lost, own = columns.lost[columns.hosts :], np.zeros(columns.switches, np.bool_)

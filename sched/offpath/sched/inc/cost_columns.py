@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpath.sched.inc import cost
-from offpath.sched.inc.columns import Columns, Flags
+from offpath.sched.inc.columns import Columns, Flags, all_of
 from offpath.sched.inc.cost import ONE
 from offpath.sched.inc.layers import Ints
 from offpath.sched.inc.readings import Reading
@@ -61,7 +61,7 @@ def sinks(columns: Columns, top: int, reading: Reading) -> tuple[Ints, Ints]:
     on_switch[:, 2] = far[columns.level - 1]
     most = columns.most_services
     on_switch[:, 3] = np.where(most > 0, ONE * columns.active // np.maximum(most, 1), ONE)
-    totals = terms.sum(1)
+    totals = _summed(terms)
     totals[: columns.hosts] //= 2
     totals[columns.hosts :] //= 4
     return terms, totals
@@ -89,7 +89,7 @@ def server_fits(demands: Ints, free: Ints, reading: Reading) -> Costs:
     rows = max(1, _BLOCK // max(1, len(free)))
     for at in range(0, len(demands), rows):
         found[at : at + rows] = _server_fits(demands[at : at + rows], free, reading)
-    found[:, (free < 0).any(1)] = UNFIT
+    found[:, ~all_of(free >= 0)] = UNFIT
     return found
 
 

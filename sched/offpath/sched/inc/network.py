@@ -17,6 +17,7 @@ import numpy as np
 from offpath.sched.inc import cost, cost_columns
 from offpath.sched.inc.bounds import Bounds
 from offpath.sched.inc.classes import lacks
+from offpath.sched.inc.columns import taken
 from offpath.sched.inc.cost import EdgeCost
 from offpath.sched.inc.edges import Asked, Edges
 from offpath.sched.inc.flow import Flow, FlowProblem
@@ -190,7 +191,7 @@ class FlowNetwork:
 
     def sink_terms(self, nodes: Ints) -> Ints:
         """The terms of M → K as of the last round (`cost_columns.SINK_TERMS`), shape [nodes, 4]."""
-        return self._sink_terms[nodes]
+        return taken(self._sink_terms, nodes)
 
     def sink_totals(self, nodes: Ints) -> Ints:
         """What M → K costs as of the last round."""

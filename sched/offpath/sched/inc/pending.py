@@ -50,7 +50,7 @@ class PendingJob:
 
     def waiting(self, group: TaskGroup) -> int:
         """Tasks that are still to start."""
-        return self.size(group) - self.started.get(group.id, 0)
+        return self.sizes.get(group.id, group.tasks) - self.started.get(group.id, 0)
 
     def wait_ms(self, now_ms: int) -> int:
         """Since the submission."""
@@ -58,7 +58,11 @@ class PendingJob:
 
     def materialized(self) -> list[TaskGroup]:
         """Selected groups with tasks that wait, but for those ``aside``."""
-        return [each for each in self._of(Status.SELECTED) if self.waiting(each) and each.id not in self.aside]
+        started, sizes, aside = self.started, self.sizes, self.aside
+        return [  # `waiting` written out: a round asks this of every job several times
+            each for each in self._of(Status.SELECTED)
+            if sizes.get(each.id, each.tasks) != started.get(each.id, 0) and each.id not in aside
+        ]  # fmt: skip
 
     def undecided(self) -> list[TaskGroup]:
         """Groups whose flavor is still to be chosen, without those ``aside``, and without what was preempted last if

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
-from operator import add, le
+from operator import add, le, neg
 from typing import Final, TypeVar
 
 from offpath.sched.inc.errors import PlacementInvalid
@@ -268,7 +268,7 @@ class Resources:
         """Raises: PlacementInvalid: no task of the group runs there; nothing changes."""
         if not 0 <= node < self.topology.nodes or group.id not in self._running[node]:
             raise PlacementInvalid(f"no task of {group.id} runs on node {node}")
-        back = tuple(-each for each in group.demand)
+        back = tuple(map(neg, group.demand))
         if group.is_inc:
             switch = self._on_switch[node - self.topology.hosts]
             switch.own = plus(switch.own, back)

@@ -128,25 +128,18 @@ class Shortcuts:
         """Choose the edges of these groups where something changed."""
         self._classes.use({each.group.kind: each.group for each in asked})
         due: dict[tuple[bool, bool], dict[object, list[_Due]]] = {}
+        chosen, changes, most = self._chosen, self._moved, self._reading.most_connected
         for each in asked:
-            group = each.group
+            group, priority, offset, switches = each
             table = self._classes.of(group)
             row = table.rows[group.kind]
-            related = self._nearby.related(group)
-            moved = [self._moved.get(other, 0) for other in related]
-            now = (
-                table.versions[row],
-                each.priority,
-                each.offset,
-                each.switches,
-                moved,
-                group.kind,
-                self.kept_from(group),
-            )
-            known = self._chosen.get(group.id)
+            moved = changes.get(group.id, 0), [changes.get(other, 0) for other in group.connected[:most]]
+            kept = self.kept_from(group)
+            now = table.versions[row], priority, offset, switches, moved, group.kind, kept
+            known = chosen.get(group.id)
             if known is None or known[0] != now:
-                near = self._nearby.of(related)
-                alike = (row, each.priority, each.switches, self.kept_from(group)) if near is None else group.id
+                near = self._nearby.of(self._nearby.related(group))
+                alike = (row, priority, switches, kept) if near is None else group.id
                 some = due.setdefault((group.is_inc, near is None), {})
                 some.setdefault(alike, []).append(_Due(now, each, row, near))
         for (is_inc, _), by_cost in due.items():

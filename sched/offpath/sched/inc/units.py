@@ -4,6 +4,7 @@ node's state exactly."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 from typing import Final
 
 from offpath.sched.inc.errors import DemandInvalid
@@ -38,8 +39,8 @@ def amount(value: object, what: str, most: int = MOST_DEMAND) -> int:
 
 
 def plus(one: Vector, other: Vector) -> Vector:
-    """Element-wise sum."""
-    return tuple([a + b for a, b in zip(one, other, strict=True)])
+    """Element-wise sum of two of one shape."""
+    return tuple(map(add, one, other))
 
 
 def fits_in(demand: Vector, room: Vector) -> bool:
