@@ -261,7 +261,7 @@ def test_every_credential_that_the_example_names_is_passed_by_the_unit_from_a_fo
     assert passed == {name: f"/etc/offpath/{name}" for name in named}
     made = {
         line.split()[1]: line.split()[2]
-        for line in (ROOT / "systemd/offpath.tmpfiles").read_text().splitlines()
+        for line in (ROOT / "systemd/offpathd.tmpfiles").read_text().splitlines()
         if line[0] == "d"
     }
     assert [made.get(folder) for folder in passed.values()] == ["0700"] * len(passed)
