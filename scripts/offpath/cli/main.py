@@ -15,6 +15,7 @@ from typing import Final
 from offpath.bindings.errors import OffpathError
 from offpath.cli.examples import GROUPS, epilog
 from offpath.cli.exits import code_of
+from offpath.cli.journald import log_handler
 
 # words → (module, purpose); a module has add_arguments(parser) and main(arguments) -> exit code
 COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
@@ -187,7 +188,7 @@ def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> in
     """Parse and run one of ``commands``; exit codes 0, 1 (failure), 2 (usage), sysexits otherwise."""
     arguments = parsed(sys.argv[1:] if argv is None else argv, commands)
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=level, handlers=[log_handler()], format="%(levelname)s %(name)s: %(message)s")
     try:
         code = int(importlib.import_module(f"offpath.cli.{arguments.module}").main(arguments))
         sys.stdout.flush()  # here, so that a closed pipe gives no traceback
