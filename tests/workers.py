@@ -44,7 +44,8 @@ COMPUTE: Final = (
     "tests/dpu_daemon/switch/statistical/test_steady_state.py",
     "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
     "tests/ina/simulation/", "tests/models/", "tests/sched/", "tests/simulation/", "tests/test_layout.py",
-    "tests/test_pages.py", "tests/test_readme.py", "tests/test_tutorials.py", GUEST,
+    "tests/test_node_vm.py", "tests/test_packages.py", "tests/test_pages.py", "tests/test_readme.py",
+    "tests/test_tutorials.py", GUEST,
 )  # fmt: skip
 """Each file is a unit of its own, for the worker that is free: it only computes, or has a network namespace or a
 machine of its own."""

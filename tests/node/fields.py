@@ -1,4 +1,4 @@
-"""Judges the daemon's lines in the journal: `journalctl -o json` on standard input. Run with the distribution's Python."""
+"""Judges the daemon's lines in the journal: `journalctl -o json` on standard input."""
 
 from __future__ import annotations
 

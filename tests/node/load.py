@@ -1,7 +1,8 @@
 """Requests to a node under test: REQUESTS TOKEN_FILE STOP_FILE. Run with the Python of offpath-host's environment.
 
 Sends requests one after the other until there are REQUESTS answers and STOP_FILE exists, checks each answer, and prints
-one line of JSON. A request that is lost ends OUTCOME_UNKNOWN; a session that does not outlive the daemon raises PeerGone.
+one line of JSON. A request that is lost ends OUTCOME_UNKNOWN; a session that does not outlive the daemon raises
+PeerGone.
 """
 
 from __future__ import annotations
