@@ -52,8 +52,9 @@ needs_image = pytest.mark.usefixtures("image")
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("amd64",), ("amd64", "--"), ("--", "true"), ("sparc", "--", "true"),
-        ("--memory", "x", "amd64", "--", "true"), ("--add", "/nowhere/x.deb", "amd64", "--", "true"), ("--timeout",), ("--nonsense", "amd64", "--", "true"),
+        (), ("amd64",), ("amd64", "--"), ("--", "true"), ("sparc", "--", "true"), ("--timeout",),
+        ("--memory", "x", "amd64", "--", "true"), ("--add", "/nowhere/x.deb", "amd64", "--", "true"),
+        ("--nonsense", "amd64", "--", "true"),
     ],
 )  # fmt: skip
 def test_a_call_that_makes_no_sense_is_told_how_to_make_one(tmp_path: Path, words: tuple[str, ...]) -> None:
