@@ -132,10 +132,6 @@ def test_users_and_folders_are_made_as_declared(staged: Path, tmp_path: Path) ->
     assert code == 0, said
     users = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()}
     assert set(users) == {"offpath", "offpath-helper"}
-    groups = {line.split(":")[0]: line.split(":")[3] for line in (tmp_path / "etc/group").read_text().splitlines()}
-    helper_socket = read(staged / "usr/lib/systemd/system/offpathd-host.socket")
-    assert helper_socket["SocketMode"] == ["0660"]
-    assert groups[helper_socket["SocketGroup"][0]] == "offpath", "the daemon's self-check connects to it"
     if os.geteuid() != 0:
         return  # only root can give folders away
     rules = str(staged / "usr/lib/tmpfiles.d/offpath.conf")
