@@ -120,7 +120,9 @@ class Machine:
             self._program(name, "")
         self._program("update-alternatives", "")
         runs = "|".join(running) or "nothing"
-        self._program("systemctl", f'case "$*" in *is-active*) case "$3" in {runs}) exit 0 ;; esac; exit 3 ;; esac')
+        listed = "".join(f"echo '{unit} loaded active running a name'; " for unit in running if "@" in unit)
+        asked = f'*is-active*) case "$3" in {runs}) exit 0 ;; esac; exit 3 ;; *list-units*) {listed or ":"} ;;'
+        self._program("systemctl", f'case "$*" in {asked} esac')
 
     def _program(self, name: str, rest: str) -> None:
         path = self.folder / name
@@ -167,6 +169,7 @@ def test_an_installation_starts_nothing(trees: dict[str, Path], tmp_path: Path, 
     ("package", "running"),
     [
         ("offpathd", "offpathd.service"), ("offpathd", "offpath-controller.service"),
+        ("offpathd", "offpath-switch@s1.service"),
         ("offpath-host", "offpath-helper.service"), ("offpath-host", "offpath-migd.service"),
     ],
 )  # fmt: skip
