@@ -92,7 +92,7 @@ def test_users_and_folders_are_those_of_the_tree(trees: dict[str, Path]) -> None
 def test_configurations_are_conffiles_so_that_an_upgrade_keeps_an_operators_edit(trees: dict[str, Path]) -> None:
     listed = {package: (tree / "DEBIAN/conffiles").read_text().split() for package, tree in trees.items()}
     assert listed == {
-        "offpathd": ["/etc/offpath/controller.toml", "/etc/offpath/offpathd.toml"],
+        "offpathd": ["/etc/offpath/collab.toml", "/etc/offpath/controller.toml", "/etc/offpath/offpathd.toml"],
         "offpath-host": ["/etc/offpath/migd.toml"],
     }
     for package, names in listed.items():
@@ -169,7 +169,7 @@ def test_an_installation_starts_nothing(trees: dict[str, Path], tmp_path: Path, 
     ("package", "running"),
     [
         ("offpathd", "offpathd.service"), ("offpathd", "offpath-controller.service"),
-        ("offpathd", "offpath-switch@s1.service"),
+        ("offpathd", "offpath-switch@s1.service"), ("offpathd", "offpath-collab.service"),
         ("offpath-host", "offpath-helper.service"), ("offpath-host", "offpath-migd.service"),
     ],
 )  # fmt: skip

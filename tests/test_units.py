@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from offpath.cli.main import parsed
+from offpath.dpu_daemon.collab.config import CollabConfig
 from offpath.dpu_daemon.config import (
     DaemonConfig,
     DatapathTable,
@@ -42,7 +43,7 @@ from .support.cluster import MIB, Cluster
 ROOT = Path(__file__).resolve().parent.parent
 SERVICES = (
     "offpathd.service", "offpath-helper.service", "offpath-migd.service", "offpath-controller.service",
-    "offpath-switch@.service",
+    "offpath-collab.service", "offpath-switch@.service",
 )  # fmt: skip
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing and could not be installed"
@@ -237,6 +238,20 @@ def test_the_controllers_example_is_taken_with_and_without_its_comments() -> Non
     assert service["LoadCredential"] == ["controller:/etc/offpath/controller"]
     assert tomllib.loads(text)["agents"]["key_file"].startswith("${CREDENTIALS_DIRECTORY}/controller_")
     assert tomllib.loads(text)["operation"]["state"].startswith(f"/var/lib/{service['StateDirectory'][0]}/")
+
+
+def test_the_collaboration_controllers_example_is_taken_with_and_without_its_comments() -> None:
+    text = (ROOT / "systemd" / "collab.example.toml").read_text()
+    whole = re.sub(r"^# (?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE)
+    for each in (text, whole):
+        CollabConfig.model_validate(tomllib.loads(each))
+    assert tomllib.loads(whole)["gateways"]
+    service = read(ROOT / "systemd" / "offpath-collab.service")
+    assert service["LoadCredential"] == ["collab:/etc/offpath/collab"]
+    found = tomllib.loads(whole)
+    files = [*found["devices"]["token_keys"], found["http"]["cert_file"], found["gateways"]["key_file"]]
+    assert all(file.startswith("${CREDENTIALS_DIRECTORY}/collab_") for file in files)
+    assert found["operation"]["state"].startswith(f"/var/lib/{service['StateDirectory'][0]}/")
 
 
 def test_a_switchs_unit_passes_its_name_and_its_addresses() -> None:
