@@ -36,6 +36,7 @@ COMPILED: Final[tuple[str, ...]] = (
     "offpath.dpu_daemon.requests.book_loop",
     "offpath.dpu_daemon.requests.codes",
     "offpath.dpu_daemon.requests.copies",
+    "offpath.dpu_daemon.requests.histogram",
     "offpath.dpu_daemon.requests.inflight",
     "offpath.dpu_daemon.requests.pacing",
     "offpath.dpu_daemon.requests.request_stats",
