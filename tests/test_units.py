@@ -254,6 +254,12 @@ def test_the_collaboration_controllers_example_is_taken_with_and_without_its_com
     assert found["operation"]["state"].startswith(f"/var/lib/{service['StateDirectory'][0]}/")
 
 
+@pytest.mark.parametrize("service", ["offpathd.service", "offpath-controller.service", "offpath-collab.service"])
+def test_a_service_that_listens_with_zeromq_may_ask_for_the_machines_interfaces(service: str) -> None:
+    """libzmq 4.3 calls getifaddrs for the address of a bind, and aborts the process where that fails."""
+    assert "AF_NETLINK" in read(ROOT / "systemd" / service)["RestrictAddressFamilies"][0].split()
+
+
 def test_a_switchs_unit_passes_its_name_and_its_addresses() -> None:
     service = read(ROOT / "systemd" / "offpath-switch@.service")
     words = service["ExecStart"][0].split()
