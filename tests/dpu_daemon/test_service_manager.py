@@ -155,8 +155,8 @@ def test_stored_memory_comes_back_with_its_content_after_kill(keep: Callable[...
     answers = kept.manager.ask("store session-7-answers three")["inodes"]
     kept.manager.tell("die")
     handed = kept.ready()
-    assert handed["stored"] == {"session-7-slots": ["one", "two"], "session-7-answers": ["three"]}
-    assert handed["inodes"] == {"session-7-slots": slots, "session-7-answers": answers}
+    assert handed["stored"] == {"session-7-slots": ["two", "one"], "session-7-answers": ["three"]}, "newest first"
+    assert handed["inodes"] == {"session-7-slots": slots[::-1], "session-7-answers": answers}
     assert kept.manager.ask("forget session-7-slots") == {"forgotten": True}
     kept.manager.tell("die")
     assert kept.ready()["stored"] == {"session-7-answers": ["three"]}
@@ -190,7 +190,7 @@ def test_no_more_is_stored_than_the_limit(keep: Callable[..., Kept]) -> None:
     kept.manager.ask("store too-many c d")
     kept.manager.ask("store one e")
     kept.manager.tell("die")
-    assert kept.ready()["stored"] == {"two": ["a", "b"], "one": ["e"]}
+    assert kept.ready()["stored"] == {"two": ["b", "a"], "one": ["e"]}
 
 
 def test_a_strangers_message_is_ignored_and_its_descriptors_are_closed(keep: Callable[..., Kept]) -> None:

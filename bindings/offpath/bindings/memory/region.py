@@ -51,6 +51,12 @@ def sealed_memfd(name: str, nbytes: int) -> int:
     return fd
 
 
+def memfd_name(fd: int) -> str:
+    """The name that a memfd was made with; empty for another file. Raises: OSError: it is not open."""
+    place = os.readlink(f"/proc/self/fd/{fd}")
+    return place.removeprefix("/memfd:").removesuffix(" (deleted)") if place.startswith("/memfd:") else ""
+
+
 def populates_pages() -> bool:
     """Whether the kernel prefaults by MADV_POPULATE_WRITE (Linux 5.14). Otherwise `Region.prefault` reads every
     page."""

@@ -4,9 +4,10 @@ the daemon writes. Both are sealed memfds, so that a service manager can keep th
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from offpath.bindings.errors import RegionError
-from offpath.bindings.memory.region import Region, round_to_page
+from offpath.bindings.memory.region import Region, memfd_name, round_to_page
 from offpath.bindings.native import take_request
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, RequestHeader
 
@@ -23,7 +24,7 @@ class SlotMemory:
         self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None
     ) -> None:
         """Allocate and prefault, which blocks: call it from a thread. Or map ``memory`` of an earlier process: the
-        descriptors of slots and answers, which it takes over. Raises: RegionError."""
+        descriptors of slots and answers in any order, which it takes over. Raises: RegionError."""
         self.slot_count = slots
         self.payload_bytes = payload_bytes
         self.result_bytes = result_bytes
@@ -76,10 +77,14 @@ class SlotMemory:
         self.answers.close()
 
 
+_SLOTS: Final = "offpath-slots"
+_ANSWERS: Final = "offpath-answers"
+
+
 def _two_regions(slot_bytes: int, answer_bytes: int) -> tuple[Region, Region]:
-    slots = Region.create("offpath-slots", slot_bytes)
+    slots = Region.create(_SLOTS, slot_bytes)
     try:
-        answers = Region.create("offpath-answers", answer_bytes)
+        answers = Region.create(_ANSWERS, answer_bytes)
     except RegionError:
         slots.close()
         raise
@@ -89,6 +94,13 @@ def _two_regions(slot_bytes: int, answer_bytes: int) -> tuple[Region, Region]:
 
 
 def _mapped(fds: tuple[int, int], sizes: tuple[int, int]) -> tuple[Region, Region]:
+    """Each by the name of its memfd, which nobody can change: systemd keeps descriptors of one name in no order."""
+    by_name = {memfd_name(fd): fd for fd in fds}
+    if by_name.keys() != {_SLOTS, _ANSWERS}:
+        for fd in fds:
+            os.close(fd)
+        raise RegionError("these are not the slots and answers of a session")
+    fds = by_name[_SLOTS], by_name[_ANSWERS]
     try:
         slots = Region(fds[0], 0, sizes[0])
     except RegionError:

@@ -87,7 +87,7 @@ def read_notification(sock: socket.socket) -> Notification | None:
 
 
 class DescriptorStore:
-    """Descriptors by name; those of one name stay in order of arrival. Holds at most ``most``.
+    """Descriptors by name. Holds at most ``most``.
 
     Semantics of ``FDPOLL=0``: they are held until removed or until the store closes, even if the other end closes.
     """
@@ -101,8 +101,9 @@ class DescriptorStore:
         return len(self._held)
 
     def entries(self) -> Iterator[tuple[str, int]]:
-        """(name, descriptor), oldest first; the store keeps ownership."""
-        return iter(self._held)
+        """(name, descriptor); the store keeps ownership. systemd gives them in no order. Here the newest comes first,
+        so that a daemon which relies on the order of arrival is found."""
+        return reversed(self._held)
 
     def add(self, name: str, fds: Sequence[int]) -> None:
         """Store all of ``fds`` or none; takes ownership. A file that is stored already, under any name, is skipped."""

@@ -129,8 +129,7 @@ class Recovery:
                 raise RegionError("its memory was not stored")
             if not self._admission.knows(known.tenant):
                 raise RegionError("its tenant was removed")
-            answers, memory = fds.pop(), fds.pop()
-            fabric = self._make_fabric(slots, payload_bytes, result_bytes, (memory, answers))
+            fabric = self._make_fabric(slots, payload_bytes, result_bytes, (fds.pop(), fds.pop()))
         except (RegionError, ValueError) as fault:
             logger.warning(
                 "could not restore session %d of tenant %s: %s",
