@@ -23,9 +23,10 @@ from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.fdstore import open_notify_socket, read_notification
 from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.ingress.negotiation import Negotiator
+from offpath.dpu_daemon.listening.checkup import Checkup
 from offpath.dpu_daemon.operation import selfcheck
 from offpath.dpu_daemon.operation.selfcheck import SelfCheck, SelfCheckFailed, feed_watchdog
-from offpath.dpu_daemon.requests.probe import Checkup
+from offpath.dpu_daemon.requests.probe import TESTS
 from offpath.dpu_daemon.serve import running_daemon
 from offpath.sched.jobs import events
 
@@ -66,7 +67,7 @@ async def test_a_copy_that_does_not_end_in_place_is_waited_for_and_no_error_of_t
         daemon.requests.engine._inline_bytes = -1
         for _ in range(10):
             ended = asyncio.Event()
-            daemon.requests.probe.run(checkup := Checkup(ended.set))
+            daemon.requests.probe.run(checkup := Checkup(TESTS, ended.set))
             await check.run()
             await ended.wait()
             assert checkup.is_healthy
