@@ -228,30 +228,23 @@ def test_migds_example_is_taken_with_and_without_its_comments() -> None:
     assert (shown["hold_ms"], shown["destroy_wait_ms"]) == (DEFAULT_HOLD_MS, DEFAULT_DESTROY_WAIT_MS)
 
 
-def test_the_controllers_example_is_taken_with_and_without_its_comments() -> None:
-    text = (ROOT / "systemd" / "controller.example.toml").read_text()
-    whole = re.sub(r"^# (?=[a-z_]+ = |\[\[)", "", text, flags=re.MULTILINE)
-    for each in (text, whole):
-        ControllerConfig.model_validate(tomllib.loads(each))
-    assert tomllib.loads(whole)["switch"]
-    service = read(ROOT / "systemd" / "offpath-controller.service")
-    assert service["LoadCredential"] == ["controller:/etc/offpath/controller"]
-    assert tomllib.loads(text)["agents"]["key_file"].startswith("${CREDENTIALS_DIRECTORY}/controller_")
-    assert tomllib.loads(text)["operation"]["state"].startswith(f"/var/lib/{service['StateDirectory'][0]}/")
-
-
-def test_the_collaboration_controllers_example_is_taken_with_and_without_its_comments() -> None:
-    text = (ROOT / "systemd" / "collab.example.toml").read_text()
+@pytest.mark.parametrize(
+    ("name", "model", "shown"), [("controller", ControllerConfig, "switch"), ("collab", CollabConfig, "gateways")]
+)
+def test_a_controllers_example_is_taken_with_and_without_its_comments(
+    name: str, model: type[BaseModel], shown: str
+) -> None:
+    """``shown``: a table that is commented out. Its secrets are credentials, its state is where the unit may write."""
+    text = (ROOT / "systemd" / f"{name}.example.toml").read_text()
     whole = re.sub(r"^# (?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE)
     for each in (text, whole):
-        CollabConfig.model_validate(tomllib.loads(each))
-    assert tomllib.loads(whole)["gateways"]
-    service = read(ROOT / "systemd" / "offpath-collab.service")
-    assert service["LoadCredential"] == ["collab:/etc/offpath/collab"]
-    found = tomllib.loads(whole)
-    files = [*found["devices"]["token_keys"], found["http"]["cert_file"], found["gateways"]["key_file"]]
-    assert all(file.startswith("${CREDENTIALS_DIRECTORY}/collab_") for file in files)
-    assert found["operation"]["state"].startswith(f"/var/lib/{service['StateDirectory'][0]}/")
+        model.model_validate(tomllib.loads(each))
+    assert tomllib.loads(whole)[shown]
+    service = read(ROOT / "systemd" / f"offpath-{name}.service")
+    assert service["LoadCredential"] == [f"{name}:/etc/offpath/{name}"]
+    assert set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([a-z]+)_", whole)) == {name}
+    assert set(re.findall(r"^[a-z_]*(?:key|cert)[a-z_]* = \[?\"(.)", whole, re.MULTILINE)) == {"$"}
+    assert tomllib.loads(whole)["operation"]["state"].startswith(f"/var/lib/{service['StateDirectory'][0]}/")
 
 
 @pytest.mark.parametrize("service", ["offpathd.service", "offpath-controller.service", "offpath-collab.service"])
