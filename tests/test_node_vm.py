@@ -53,6 +53,7 @@ needs_image = pytest.mark.usefixtures("image")
     "words",
     [
         (), ("amd64",), ("amd64", "--"), ("--", "true"), ("sparc", "--", "true"), ("--timeout",),
+        ("--pages",), ("--pages", "16k", "amd64", "--", "true"),
         ("--memory", "x", "amd64", "--", "true"), ("--add", "/nowhere/x.deb", "amd64", "--", "true"),
         ("--nonsense", "amd64", "--", "true"),
     ],

@@ -83,7 +83,8 @@ def test_each_unit_is_in_one_package_and_starts_that_packages_program(trees: dic
 @needs_debhelper
 def test_users_and_folders_are_those_of_the_tree(trees: dict[str, Path]) -> None:
     for package, tree in trees.items():
-        assert (tree / f"usr/lib/sysusers.d/{package}.conf").read_text() == (UNITS / "offpath.sysusers").read_text()
+        users = re.findall(r"^u (\S+)", (tree / f"usr/lib/sysusers.d/{package}.conf").read_text(), re.MULTILINE)
+        assert users == {"offpathd": ["offpath", "offpath-helper"], "offpath-host": ["offpath-helper"]}[package]
         rules = (UNITS / f"{package}.tmpfiles").read_text()
         assert (tree / f"usr/lib/tmpfiles.d/{package}.conf").read_text() == rules
 
@@ -111,18 +112,17 @@ def test_two_packages_share_no_file(trees: dict[str, Path]) -> None:
 
 # -- scripts ------------------------------------------------------------------------------------------------------
 class Machine:
-    """The commands that maintainer scripts call, as programs that write down each call; systemctl knows what runs."""
+    """The commands that maintainer scripts call, as programs that write down each call. ``state``: of the daemon's
+    unit. ``failing``: the end of a call of systemctl that fails."""
 
-    def __init__(self, folder: Path, running: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, state: str = "inactive", failing: str = "nothing") -> None:
         self.folder, self._log = folder, folder / "calls"
         folder.mkdir()
-        for name in ("deb-systemd-invoke", "deb-systemd-helper", "systemd-sysusers", "systemd-tmpfiles"):
+        for name in ("deb-systemd-invoke", "systemd-sysusers", "systemd-tmpfiles"):
             self._program(name, "")
         self._program("update-alternatives", "")
-        runs = "|".join(running) or "nothing"
-        listed = "".join(f"echo '{unit} loaded active running a name'; " for unit in running if "@" in unit)
-        asked = f'*is-active*) case "$3" in {runs}) exit 0 ;; esac; exit 3 ;; *list-units*) {listed or ":"} ;;'
-        self._program("systemctl", f'case "$*" in {asked} esac')
+        self._program("deb-systemd-helper", 'case "$*" in *debian-installed*) exit 1 ;; esac')  # for the first time
+        self._program("systemctl", f'case "$*" in *ActiveState*) echo {state} ;; *{failing}) exit 1 ;; esac')
 
     def _program(self, name: str, rest: str) -> None:
         path = self.folder / name
@@ -153,11 +153,11 @@ def enabled(machine: Machine) -> list[str]:
 
 @needs_debhelper
 @pytest.mark.parametrize("package", PACKAGES)
-def test_an_installation_starts_nothing(trees: dict[str, Path], tmp_path: Path, package: str) -> None:
-    machine = Machine(tmp_path / "machine", running=("offpathd.service", "offpath-helper.service"))
+def test_an_installation_starts_and_enables_nothing(trees: dict[str, Path], tmp_path: Path, package: str) -> None:
+    machine = Machine(tmp_path / "machine")
     script = (trees[package] / "DEBIAN/postinst").read_text()
     assert machine.run(script, "configure", "").returncode == 0
-    assert invoked(machine) == []
+    assert (invoked(machine), enabled(machine)) == ([], [])
     spoilt = script.replace('[ -n "$2" ] && ', "")
     assert spoilt != script
     assert machine.run(spoilt, "configure", "").returncode == 0
@@ -165,28 +165,27 @@ def test_an_installation_starts_nothing(trees: dict[str, Path], tmp_path: Path, 
 
 
 @needs_debhelper
-@pytest.mark.parametrize(
-    ("package", "running"),
-    [
-        ("offpathd", "offpathd.service"), ("offpathd", "offpath-controller.service"),
-        ("offpathd", "offpath-switch@s1.service"), ("offpathd", "offpath-collab.service"),
-        ("offpath-host", "offpath-helper.service"), ("offpath-host", "offpath-migd.service"),
-    ],
-)  # fmt: skip
-def test_an_upgrade_restarts_what_runs_and_nothing_else(
-    trees: dict[str, Path], tmp_path: Path, package: str, running: str
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_upgrade_restarts_each_service_that_runs_and_one_that_fails_does_not_stop_it(
+    trees: dict[str, Path], tmp_path: Path, package: str
 ) -> None:
-    machine = Machine(tmp_path / "machine", running=(running,))
-    assert machine.run((trees[package] / "DEBIAN/postinst").read_text(), "configure", "1.2.2").returncode == 0
-    assert invoked(machine) == [f"deb-systemd-invoke restart {running}"]
-    reload = machine.calls.index("systemctl --system daemon-reload")
-    assert reload < machine.calls.index(f"deb-systemd-invoke restart {running}")
+    """systemd leaves a unit alone that does not run: try-restart. The units are read anew before."""
+    services = {unit.name for unit in (trees[package] / "lib/systemd/system").iterdir() if unit.suffix == ".service"}
+    names = {name.replace("@", "@*") for name in services}
+    for failing in ("nothing", *sorted(names)):
+        machine = Machine(tmp_path / failing.replace("*", ""), failing=failing.replace("*", "?"))
+        done = machine.run((trees[package] / "DEBIAN/postinst").read_text(), "configure", "1.2.2")
+        assert done.returncode == 0
+        assert (f"{failing} did not restart" in done.stderr) == (failing != "nothing")
+        assert set(invoked(machine)) == {f"systemctl try-restart {name}" for name in names}
+        reload = machine.calls.index("systemctl --system daemon-reload")
+        assert reload < min(map(machine.calls.index, invoked(machine)))
 
 
 @needs_debhelper
 @pytest.mark.parametrize(("package", "script"), [(each, name) for each in PACKAGES for name in ("prerm", "postrm")])
 def test_an_upgrade_stops_nothing(trees: dict[str, Path], tmp_path: Path, package: str, script: str) -> None:
-    machine = Machine(tmp_path / "machine", running=("offpathd.service", "offpath-helper.service"))
+    machine = Machine(tmp_path / "machine", state="active")
     assert machine.run((trees[package] / "DEBIAN" / script).read_text(), "upgrade", "1.2.4").returncode == 0
     assert invoked(machine) == []
 
@@ -203,13 +202,16 @@ def test_a_removal_stops_every_unit_of_the_package(trees: dict[str, Path], tmp_p
 
 @needs_debhelper
 @pytest.mark.parametrize(
-    ("installed", "is_running", "code"),
-    [(SCHEMA, True, 0), ("another", True, 1), ("", True, 1), ("another", False, 0)],
-)
+    ("installed", "state", "code"),
+    [
+        (SCHEMA, "active", 0), ("another", "active", 1), ("", "active", 1), ("another", "activating", 1),
+        ("another", "deactivating", 1), ("another", "inactive", 0), ("another", "failed", 0),
+    ],
+)  # fmt: skip
 def test_an_upgrade_that_would_lose_a_running_daemons_journal_is_refused(
-    trees: dict[str, Path], tmp_path: Path, installed: str, is_running: bool, code: int
+    trees: dict[str, Path], tmp_path: Path, installed: str, state: str, code: int
 ) -> None:
-    machine = Machine(tmp_path / "machine", running=("offpathd.service",) if is_running else ())
+    machine = Machine(tmp_path / "machine", state=state)
     script = (trees["offpathd"] / "DEBIAN/preinst").read_text()
     assert "@SCHEMA@" not in script
     (tmp_path / "schema").write_text(installed)

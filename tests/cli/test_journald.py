@@ -31,8 +31,8 @@ CODE = (
 )  # fmt: skip
 def test_each_line_of_a_message_begins_with_its_level(level: int, prefix: str) -> None:
     to = io.StringIO()
-    JournalHandler(to).emit(logging.LogRecord("name", level, "file", 1, "first\n<0>second", (), None))
-    assert to.getvalue() == f"{prefix}first\n{prefix}<0>second\n"
+    JournalHandler(to).emit(logging.LogRecord("name", level, "file", 1, "first\n<0>second\0<0>third", (), None))
+    assert to.getvalue() == f"{prefix}first\n{prefix}<0>second <0>third\n"
 
 
 def test_only_the_stream_that_systemd_names_is_the_journals(tmp_path: Path) -> None:

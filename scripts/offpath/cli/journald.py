@@ -33,9 +33,9 @@ class JournalHandler(logging.StreamHandler[TextIO]):
     """Begins every line of a message, also those of a traceback, with the message's level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Handler.format`."""
+        """See `logging.Handler.format`. journald ends a line at NUL, too."""
         level = next((number for least, number in _LEVELS if record.levelno >= least), _DEBUG)
-        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
+        return "\n".join(f"<{level}>{line}" for line in super().format(record).replace("\0", " ").split("\n"))
 
 
 def log_handler() -> logging.Handler:
