@@ -207,7 +207,7 @@ class Runtime:
 
     @property
     def timeline(self) -> Timeline:
-        """When each operation ran, and how."""
+        """When each operation ran, and how. A plain one may appear shortly after the end of its wait."""
         return self._engine.timeline
 
     @property
