@@ -6,7 +6,6 @@ import getpass
 import http.client
 import json
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from offpath.bindings.wire import collab_admin
 from offpath.dpu_daemon.collab import counts
 from offpath.dpu_daemon.collab.counts import OTHERS, Counts
-from offpath.dpu_daemon.collab.metrics import TESTS, Health, Snapshot, families, take
+from offpath.dpu_daemon.collab.metrics import TESTS, Health, take
 from offpath.dpu_daemon.collab.running import Running
 from offpath.dpu_daemon.listening.checkup import Checkup
 from offpath.sched.collab.records import RoundEnd
@@ -26,9 +25,6 @@ from offpath.sched.collab.records import RoundEnd
 from ...support.cluster import free_port
 from ...support.collab import Controller, controller, message
 from .conftest import World
-
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "collab.md").read_text("utf-8")
-SUFFIXES = {"counter": "_total", "gauge": "", "info": "_info", "histogram": ""}
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -162,11 +158,3 @@ def test_tenants_beyond_the_bound_share_a_label(monkeypatch: pytest.MonkeyPatch)
     for tenant in ("a", "b", "c", "d", "a"):
         made.ended(tenant, RoundEnd.COMPLETE)
     assert made.rounds == {("a", RoundEnd.COMPLETE): 2, ("b", RoundEnd.COMPLETE): 1, (OTHERS, RoundEnd.COMPLETE): 2}
-
-
-def test_the_page_lists_every_metric() -> None:
-    exported = {metric.name + SUFFIXES[metric.type] for metric in families(Snapshot())}
-    listed = set(re.findall(r"^\| `((?:offpath|process)_[a-z_]+)`", PAGE, re.M))
-    assert listed == exported
-    for metric in families(Snapshot()):
-        assert metric.documentation.endswith(".")
