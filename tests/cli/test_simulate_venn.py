@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from offpath.cli.simulate import venn_rows
 from offpath.cli.simulate.venn import DECLARED, Options
 from offpath.cli.simulate.venn_plot import draw
 from offpath.cli.simulate.venn_reference import SPEEDUPS, paper_of
 from offpath.cli.simulate.venn_rows import by_category, by_demand, interval, mean_rows, seed_rows
+from offpath.cli.venn import cells
 from offpath.cli.venn.cells import World, cell, gaps
 from offpath.cli.venn.population import LONGER_S, PERIOD_DAYS, Population, Shape, published, sessions_of
 from offpath.cli.venn.workloads import BIASED, CATEGORIES, WORKLOADS, Scale, category_of, jobs_of
@@ -154,8 +157,17 @@ def test_a_run_ends_all_jobs_and_a_seed_repeats_it() -> None:
     assert 0 <= runs[0]["waste"] < 1
 
 
-def finished(policy: str, jct_s: list[float], seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+def test_jobs_that_never_end_are_counted_and_their_times_go_to_the_last_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "MOST_DAYS", 1)
+    run = cell(**replace(SMALL, shorter=1).as_arguments())
+    assert run["unended_jobs"] == 3
+    assert run["days"] == 1
+    assert all(0 < each <= 86_400 for each in run["jct_s"])
+
+
+def finished(policy: str, jct_s: list[float], seed: int = 0, unended: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     result = {
+        "unended_jobs": unended,
         "avg_jct_s": statistics.fmean(jct_s), "sched_delay_s": 1.0, "response_s": 2.0, "waste": 0.1, "fair_share": 1.0,
         "aborted_rounds": 3, "jct_s": jct_s, "demand": [1, 2, 3, 4], "category": [*CATEGORIES], "checkins_per_s": 1,
     }  # fmt: skip
@@ -175,6 +187,21 @@ def test_speedups_are_over_random_matching_of_the_same_seed() -> None:
     assert by_category(mine, against) == [8.0, 4.0, 2.0, 0.8889]
     assert interval([1.0]) is None
     assert paper_of("srsf", "even") == 1.69
+
+
+def test_means_leave_out_a_seed_with_which_not_all_jobs_ended_and_count_it() -> None:
+    runs = [finished("random", [8.0] * 4), finished("srsf", [4.0] * 4), finished("venn", [2.0] * 4),
+            finished("random", [8.0] * 4, seed=1), finished("srsf", [900.0] * 4, seed=1, unended=1),
+            finished("venn", [4.0] * 4, seed=1)]  # fmt: skip
+    means = {row["policy"]: row for row in mean_rows(seed_rows(runs))}
+    assert (means["srsf"]["speedup"], means["srsf"]["seeds"], means["srsf"]["unended_seeds"]) == (2.0, 1, 1)
+    assert (means["venn"]["speedup"], means["venn"]["seeds"], means["venn"]["unended_seeds"]) == (3.0, 2, 0)
+    never = [finished("random", [9.0] * 4, unended=2), finished("srsf", [4.0] * 4)]
+    means = {row["policy"]: row for row in mean_rows(seed_rows(never))}
+    assert means["srsf"]["speedup"] is None, "nothing is known to be compared with"
+    assert means["random"]["avg_jct_s"] == 9.0
+    text = venn_rows.text({"rows": list(means.values()), "optimality": {}})
+    assert text.count("with 1 more seeds not all jobs ended") == 1
 
 
 def test_the_gap_to_the_optimum_is_counted_for_each_policy() -> None:

@@ -21,7 +21,10 @@ _MEANS: Final = ("avg_jct_s", "sched_delay_s", "response_s", "waste", "aborted_r
 def seed_rows(finished: Iterable[Finished]) -> list[Row]:
     """A row for each run, with its speed-up over random matching of the same world."""
     some = [(words["part"], words["world"], result) for words, result in finished if words["kind"] == "cell"]
-    base = {_setting(part, world): result for part, world, result in some if world["policy"] == RANDOM}
+    base = {
+        _setting(part, world): result
+        for part, world, result in some if world["policy"] == RANDOM and not result["unended_jobs"]
+    }  # fmt: skip
     rows = []
     for part, world, result in some:
         against = base.get(_setting(part, world))
@@ -61,7 +64,7 @@ def _ratio(mine: Row, random: Row, jobs: Sequence[int]) -> float | None:
 
 
 def mean_rows(rows: Sequence[Row]) -> list[Row]:
-    """A row for each world and policy, over the seeds."""
+    """A row for each world and policy, over the seeds with which all jobs ended. ``unended_seeds``: the others."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(value for name, value in row.items() if name in _WORLD)
@@ -75,11 +78,13 @@ _WORLD: Final = (
 )  # fmt: skip
 
 
-def _mean(some: Sequence[Row]) -> Row:
+def _mean(runs: Sequence[Row]) -> Row:
+    some = [row for row in runs if not row["unended_jobs"]] or runs
     first = some[0]
     speedups = [row["speedup"] for row in some if row["speedup"] is not None]
     return {
-        "part": first["part"], **{name: first[name] for name in _WORLD}, "seeds": len(some),
+        "part": first["part"], **{name: first[name] for name in _WORLD},
+        "seeds": len(some), "unended_seeds": sum(row["unended_jobs"] > 0 for row in runs),
         **{name: round(statistics.fmean(row[name] for row in some), 4) for name in _MEANS},
         "speedup": round(statistics.fmean(speedups), 4) if speedups else None,
         "speedup_interval": interval(speedups),
@@ -128,9 +133,10 @@ def _line(row: Row) -> str:
     speedup = "" if row["speedup"] is None else f"{row['speedup']:.2f}×"
     around = "" if row["speedup_interval"] is None else f" ± {row['speedup_interval']:.2f}"
     printed = "" if row["paper"] is None else f" (paper {row['paper']:.2f}×)"
+    unended = f", with {row['unended_seeds']} more seeds not all jobs ended" if row["unended_seeds"] else ""
     return (
         f"  {row['workload']:14} {row['policy']:14} jobs {row['jobs']:3} V {row['tiers']} ε {row['epsilon']:g}:"
         f" JCT {row['avg_jct_s']:10.0f} s, {speedup}{around}{printed}, delay {row['sched_delay_s']:.0f} s, response"
         f" {row['response_s']:.0f} s, waste {row['waste']:.1%}, aborted {row['aborted_rounds']:.0f}, fair share"
-        f" {row['fair_share']:.0%}"
+        f" {row['fair_share']:.0%}{unended}"
     )
