@@ -40,7 +40,8 @@ LOADS: Final = (0.6, 0.9, 1.2, 1.5)
 _SERVERS_8, _SERVERS_26 = 128, 4_394
 """Of fat trees of these degrees."""
 READINGS: Final = ("hire-paper", "hire-prose", "hire-code")
-SOME: Final = ("hire", "hire-one-flavor", "hire-paper", "coco++", "k8++/concurrent", "k8++/timeout")
+COMPARED: Final = (*NINE, "hire-paper")
+"""What other settings than figure 8's compare."""
 PARTS: Final = ("7", "8", "load", "pods", "k12", "tuning", "k26")
 _USUAL: Final = PARTS[:-1]
 """Without ``k26``, the paper's cluster: it takes long."""
@@ -178,17 +179,18 @@ def _figure_7(options: Options) -> list[Piece]:
 
 def _load(options: Options) -> list[Piece]:
     worlds = [replace(options.world, load=load, seed=seed) for load in LOADS for seed in options.seeds]
-    return _pieces(options, "load", worlds, SOME)
+    return _pieces(options, "load", worlds, COMPARED)
 
 
 def _pods(options: Options) -> list[Piece]:
     assert options.pods is not None
-    return _pieces(options, "pods", _both(replace(options.world, trace=options.pods, count=300), options.seeds), SOME)
+    worlds = _both(replace(options.world, trace=options.pods, count=300), options.seeds)
+    return _pieces(options, "pods", worlds, COMPARED)
 
 
 def _k12(options: Options) -> list[Piece]:
     worlds = _both(replace(options.world, degree=12, count=900), options.seeds)
-    return _pieces(options, "k12", worlds, SOME)
+    return _pieces(options, "k12", worlds, COMPARED)
 
 
 def _k26(options: Options) -> list[Piece]:
