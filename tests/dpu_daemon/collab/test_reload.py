@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,35 +143,79 @@ def test_another_key_of_the_gateways_or_the_end_of_tls_needs_a_restart(tmp_path:
         check_reload(path, first, load(path))
 
 
-async def test_a_gateway_that_is_no_longer_listed_is_cut_off_and_another_one_gets_in(tmp_path: Path) -> None:
-    world = World(tmp_path, gateways=True)
-    world.start()
-    world.clock.pass_s(1)
-    assert world.loaded.config.gateways is not None
-    served = Gateways(world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways)
-    served.start()
-    public = read_public(str(tmp_path / "controller.pub"))
-    ends: list[BatchEnd] = []
+class Served:
+    """Gateways of a world; their list is read again when a test says so."""
 
-    async def batch(end: BatchEnd) -> bytes | None:
+    def __init__(self, world: World, folder: Path) -> None:
+        assert world.loaded.config.gateways is not None
+        self.folder = folder
+        self.gateways = Gateways(
+            world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways
+        )
+        self.gateways.start()
+        self.ends: list[BatchEnd] = []
+
+    def end(self, secret: str) -> BatchEnd:
+        public = read_public(str(self.folder / "controller.pub"))
+        self.ends.append(BatchEnd(self.gateways.listener.address, public, read_secret(secret)))
+        return self.ends[-1]
+
+    async def batch(self, end: BatchEnd) -> bytes | None:
         await asyncio.to_thread(end.send, b'{"kind": "batch", "number": 1, "items": []}')
         return await asyncio.to_thread(end.receive, 2.0)
 
-    def end(name: str) -> BatchEnd:
-        ends.append(BatchEnd(served.listener.address, public, read_secret(str(tmp_path / "allowed" / f"{name}.key"))))
-        return ends[-1]
+    def reload(self) -> None:
+        self.gateways.reload(load(str(self.folder / "collab.toml")).gateways)
 
-    first = end("gw")
-    assert await batch(first)
-    make_keys("next", str(tmp_path / "allowed"))
-    (tmp_path / "allowed" / "gw.pub").unlink()
-    served.reload(load(str(tmp_path / "collab.toml")).gateways)
-    assert not await batch(first)
-    assert await batch(end("next"))
-    for each in ends:
+    async def is_cut(self, end: BatchEnd) -> bool:
+        """Its batch is not answered, and its connection is closed: libzmq connects again, which is refused."""
+        assert self.gateways.listener.refused == 0
+        if await self.batch(end):
+            return False
+        async with asyncio.timeout(30):
+            while not self.gateways.listener.refused:
+                await asyncio.sleep(0.01)
+        return True
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    world = World(tmp_path, gateways=True)
+    world.start()
+    world.clock.pass_s(1)
+    made = Served(world, tmp_path)
+    yield made
+    for each in made.ends:
         each.close()
-    served.close()
+    made.gateways.close()
     await world.stop()
+
+
+@pytest.mark.parametrize("name", ["next", "gw"])
+async def test_a_gateway_whose_key_is_no_longer_listed_is_cut_off_and_another_one_gets_in(
+    served: Served, tmp_path: Path, name: str
+) -> None:
+    """Of another name, or of the same one: then only its key is new."""
+    listed = tmp_path / "allowed"
+    first = served.end(str(listed / "gw.key"))
+    assert await served.batch(first)
+    (listed / "gw.pub").unlink()
+    (listed / "gw.key").unlink()
+    secret, _ = make_keys(name, str(listed))
+    served.reload()
+    assert await served.is_cut(first)
+    assert await served.batch(served.end(secret))
+
+
+async def test_a_gateway_that_stays_listed_stays_connected(served: Served, tmp_path: Path) -> None:
+    """Also under another name."""
+    first = served.end(str(tmp_path / "allowed" / "gw.key"))
+    assert await served.batch(first)
+    make_keys("next", str(tmp_path / "allowed"))
+    (tmp_path / "allowed" / "gw.pub").rename(tmp_path / "allowed" / "renamed.pub")
+    served.reload()
+    assert not await served.is_cut(first)
+    assert served.gateways.listener.connections == 1
 
 
 async def test_another_policy_knows_what_waits_and_keeps_leases_and_rounds(world: World) -> None:
