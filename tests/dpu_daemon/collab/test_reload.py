@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ from offpath.bindings.zeromq.gateway import BatchEnd
 from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
 from offpath.dpu_daemon.collab.config import NEEDS_RESTART, check_reload, load
 from offpath.dpu_daemon.collab.gateways import Gateways
+from offpath.dpu_daemon.collab.reload import Reloader
+from offpath.dpu_daemon.collab.running import Running
 from offpath.dpu_daemon.collab.tokens import Tokens
 from offpath.dpu_daemon.config import ConfigError
+from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.sched.collab.records import JobSpec
 from offpath.sched.collab.requirements import Properties
 
@@ -148,7 +151,7 @@ class Served:
 
     def __init__(self, world: World, folder: Path) -> None:
         assert world.loaded.config.gateways is not None
-        self.folder = folder
+        self.world, self.folder = world, folder
         self.gateways = Gateways(
             world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways
         )
@@ -216,6 +219,20 @@ async def test_a_gateway_that_stays_listed_stays_connected(served: Served, tmp_p
     served.reload()
     assert not await served.is_cut(first)
     assert served.gateways.listener.connections == 1
+
+
+async def test_keys_of_tokens_that_cannot_be_used_change_nothing(served: Served, tmp_path: Path) -> None:
+    running = Running(served.world.shell, served.world.devices, gateways=served.gateways)
+    loaded = served.world.loaded
+    reloader = Reloader(running, str(tmp_path / "collab.toml"), loaded, Notifier())
+    first = served.end(str(tmp_path / "allowed" / "gw.key"))
+    assert await served.batch(first)
+    faulty: Any = "text, and not bytes"
+    make_keys("next", str(tmp_path / "allowed"))
+    next_only = {read_public(str(tmp_path / "allowed" / "next.pub")): "next"}
+    with pytest.raises(TypeError):
+        reloader._apply(replace(loaded, token_keys=(faulty,), gateways=next_only))
+    assert not await served.is_cut(first)
 
 
 async def test_another_policy_knows_what_waits_and_keeps_leases_and_rounds(world: World) -> None:

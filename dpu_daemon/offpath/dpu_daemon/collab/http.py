@@ -57,6 +57,7 @@ class HttpServer:
     def __init__(self, table: HttpTable, devices: Devices, tls: ssl.SSLContext | None) -> None:
         self.devices, self.table = devices, table
         self._tls = tls
+        _allow_files(table.connections + _SPARE_FILES)  # before the bound of `Unidentified`, a part of the limit
         self._loop = asyncio.get_running_loop()
         self._waiting = Unidentified(MOST_UNIDENTIFIED, self._evicted)
         self._known: dict[Connection, None] = {}
@@ -81,7 +82,6 @@ class HttpServer:
 
     def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken or not this machine's."""
-        _allow_files(self.table.connections + _SPARE_FILES)
         host, port = self.table.place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -375,12 +375,15 @@ class Connection(asyncio.Protocol):
 
 
 def _allow_files(count: int) -> None:
-    """Raise this process's limit of descriptors as far as it may be raised; what accepts connections bears less."""
+    """Raise this process's limit of descriptors as far as it may be raised. `Acceptor` serves with fewer, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError) as fault:  # a container may refuse it
+        logger.warning("limit of descriptors: %d, not %d: %s", soft, wanted, fault, extra={"code": "few_descriptors"})
 
 
 def _shut(sock: socket.socket) -> None:

@@ -69,11 +69,12 @@ class Reloader:
     def _apply(self, found: Loaded) -> None:
         """Raises: HostChannelError: the gateways' list, before anything has changed."""
         running, config = self._running, found.config
+        tokens = Tokens(found.token_keys)  # what may fail comes first
         if running.gateways is not None:
             running.gateways.reload(found.gateways)
         if running.http is not None and config.http is not None:
             running.http.reload(config.http, found.tls)
-        running.devices.reload(Tokens(found.token_keys), config.devices)
+        running.devices.reload(tokens, config.devices)
         running.shell.reload(config)
         logs.set_up(config.operation.log)
         self._loaded = found
