@@ -26,6 +26,7 @@ from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.sched.collab.records import JobSpec
 from offpath.sched.collab.requirements import Properties
 
+from ...support.certificates import Authority
 from ...support.cluster import free_port
 from ...support.collab import Controller, configuration, controller, message
 from ...support.processes import until
@@ -136,7 +137,7 @@ def test_every_key_that_needs_a_restart_is_one_of_the_file(tmp_path: Path) -> No
             value = getattr(value, name)
 
 
-def test_another_key_of_the_gateways_or_the_end_of_tls_needs_a_restart(tmp_path: Path) -> None:
+def test_another_key_of_the_gateways_needs_a_restart(tmp_path: Path) -> None:
     path = str(configuration(tmp_path, gateways=True))
     first = load(path)
     (tmp_path / "controller.key").unlink()
@@ -144,6 +145,23 @@ def test_another_key_of_the_gateways_or_the_end_of_tls_needs_a_restart(tmp_path:
     make_keys("controller", str(tmp_path))
     with pytest.raises(ConfigError, match=r"gateways\.key_file: needs a restart"):
         check_reload(path, first, load(path))
+
+
+def test_tls_begins_and_ends_with_a_restart_only_and_a_new_certificate_needs_none(tmp_path: Path) -> None:
+    def certified(name: str) -> str:
+        cert_file, key_file = Authority(tmp_path, name).issue("localhost", is_server=True)
+        return f'cert_file = "{cert_file}"\nkey_file = "{key_file}"'
+
+    path = str(configuration(tmp_path))
+    plain = load(path)
+    configuration(tmp_path, http=certified("one"))
+    first = load(path)
+    configuration(tmp_path, http=certified("two"))
+    second = load(path)
+    check_reload(path, first, second)
+    for before, after in ((first, plain), (plain, first)):
+        with pytest.raises(ConfigError, match=r"http\.cert_file: needs a restart: TLS begins or ends"):
+            check_reload(path, before, after)
 
 
 class Served:
