@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -102,6 +104,35 @@ def test_a_good_file_is_in_force_and_leases_stay(here: Here, tmp_path: Path) -> 
     assert here.reload(('name = "venn-paper"\nepsilon = 2.0', 'name = "srsf"'))
     assert made.ask(collab_admin.PlanRequest(), collab_admin.Plan).policy == "srsf"
     assert here.check_in("d4", OTHER_KEY)["job"] == "kb"
+
+
+EARLY = """
+import os, signal, sys
+from offpath.dpu_daemon.collab import config, serve
+
+async def prime():
+    os.kill(os.getpid(), signal.SIGHUP)
+
+serve.prime = prime
+path = sys.argv[1]
+serve.run(config.load(path), sys.argv[2], lambda running: print("ready", flush=True), path)
+"""
+
+
+def test_a_signal_before_the_controller_is_ready_is_a_reload(tmp_path: Path) -> None:
+    """It comes with the first step of the start."""
+    path = configuration(tmp_path / "c")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", EARLY, str(path), str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        log = []
+        for line in process.stderr:
+            log.append(line)
+            if "configuration 2 is in force" in line:
+                process.terminate()
+        assert process.wait(60) == 0, "".join(log)
+    assert any("configuration 2 is in force" in line for line in log)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +273,7 @@ async def test_a_gateway_that_stays_listed_stays_connected(served: Served, tmp_p
 async def test_keys_of_tokens_that_cannot_be_used_change_nothing(served: Served, tmp_path: Path) -> None:
     running = Running(served.world.shell, served.world.devices, gateways=served.gateways)
     loaded = served.world.loaded
-    reloader = Reloader(running, str(tmp_path / "collab.toml"), loaded, Notifier())
+    reloader = Reloader(running, str(tmp_path / "collab.toml"), loaded, Notifier(), asyncio.Event())
     first = served.end(str(tmp_path / "allowed" / "gw.key"))
     assert await served.batch(first)
     faulty: Any = "text, and not bytes"

@@ -115,11 +115,12 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None]
     """Run until SIGTERM or SIGINT; leases stay. SIGHUP reads ``path`` again. Raises: PlaceUnusable: the file cannot be
     written."""
     notifier = prepare(loaded.config.operation.log)
+    hung_up = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)  # else an early one ends the process
     await prime()
     async with running_collab(loaded, directory) as running:
         shell = running.shell
-        reloader = Reloader(running, path, loaded, notifier)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.hang_up)
+        reloader = Reloader(running, path, loaded, notifier, hung_up)
         work = shell.run(reloader.run())
         await until_signal(work, notifier, f"policy {shell.book.policy.name}", partial(ready, running))
 
