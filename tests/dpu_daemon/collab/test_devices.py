@@ -15,7 +15,8 @@ from offpath.bindings.wire.collab import CHECK_IN, FROM_GATEWAY, Answers, Leased
 from offpath.dpu_daemon.collab.answers import Answers as AdminAnswers
 from offpath.dpu_daemon.collab.store import Changes
 from offpath.dpu_daemon.collab.tokens import Tokens
-from offpath.sched.collab.records import DAY_NS
+from offpath.sched.collab.records import DAY_NS, JobSpec
+from offpath.sched.collab.requirements import Requirement
 
 from ...support.collab import KEY, message
 from .conftest import World
@@ -316,6 +317,27 @@ async def test_no_answer_shows_a_round_after_its_deadline(tmp_path: Path) -> Non
     found = await AdminAnswers(world.shell, lambda: 0).to(collab_admin.JobsRequest(), 0)
     assert isinstance(found, collab_admin.JobLines)
     assert [(line.state, line.last_end) for line in found.jobs] == [("idle", "aborted")]
+    await world.stop()
+
+
+async def test_the_share_that_is_explained_is_the_one_that_decides(tmp_path: Path) -> None:
+    """It changes at the end of a round, and not with each device."""
+    world = World(tmp_path, policy='name = "venn-paper"\nepsilon = 2.0')
+    world.start()
+    world.clock.pass_s(1)
+    world.shell.open(JobSpec("a", "t", Requirement(), alone_ns=400 * 10**9))
+    world.job(demand=2)
+    leases = [(device, (await world.check_in(device)).lease) for device in ("d1", "d2")]
+
+    async def explained() -> str:
+        found = await AdminAnswers(world.shell, lambda: 0).to(collab_admin.ExplainRequest(job="a"), 0)
+        assert isinstance(found, collab_admin.Explanation)
+        return found.reasons[-1]
+
+    for (device, lease), share in zip(leases, ("0", "0.25"), strict=True):
+        world.clock.pass_s(50 if device == "d1" else 100)
+        await world.result(device, lease)
+        assert f"has received {share} of the time" in await explained()
     await world.stop()
 
 
