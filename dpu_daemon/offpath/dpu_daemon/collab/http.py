@@ -52,9 +52,12 @@ _ENDS: Final = frozenset({"forged", "too_long", "http", "pipelined"})
 
 
 class HttpServer:
-    """Serves ``table.listen``. `start` listens, `close` stops."""
+    """Serves ``table.listen``. `start` listens, `close` stops. ``exhausted``: no descriptor was left to accept one."""
 
-    def __init__(self, table: HttpTable, devices: Devices, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, table: HttpTable, devices: Devices, tls: ssl.SSLContext | None,
+        exhausted: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.devices, self.table = devices, table
         self._tls = tls
         _allow_files(table.connections + _SPARE_FILES)  # before the bound of `Unidentified`, a part of the limit
@@ -65,7 +68,7 @@ class HttpServer:
         self._all: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sock: socket.socket | None = None
-        self._acceptor = Acceptor("collab http", self._take, self._refuse, self._waiting)
+        self._acceptor = Acceptor("collab http", self._take, self._refuse, self._waiting, exhausted)
         self._sweeper: asyncio.TimerHandle | None = None
         self.address: tuple[str, int] = ("", 0)
         self.evicted = 0

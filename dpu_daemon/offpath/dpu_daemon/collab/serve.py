@@ -52,7 +52,12 @@ async def running_collab(loaded: Loaded, directory: str) -> AsyncIterator[Runnin
         lambda body: control.decode(collab_admin.TO_COLLAB, body), answers.to, lambda: shell.config.operation.uids
     )
     places = Places()
-    users = AdminSocket(handlers, os.path.join(directory, COLLAB_SOCKET), places=places)
+
+    def count(what: str) -> None:
+        if what == "descriptors_exhausted":
+            shell.counts.exhausted()
+
+    users = AdminSocket(handlers, os.path.join(directory, COLLAB_SOCKET), count=count, places=places)
     try:
         try:
             await users.start()
@@ -102,7 +107,7 @@ def _open(running: Running, loaded: Loaded) -> None:
         except ImportError as fault:
             raise HttpMissing(f'[http] needs httptools ({fault}): pip install "offpath[collab]"') from None
 
-        running.http = HttpServer(config.http, devices, loaded.tls)
+        running.http = HttpServer(config.http, devices, loaded.tls, running.shell.counts.exhausted)
         running.http.start()
     if config.gateways is not None:
         from offpath.dpu_daemon.collab.gateways import Gateways
