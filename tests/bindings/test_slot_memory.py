@@ -42,6 +42,19 @@ def test_other_descriptors_are_refused_and_closed(names: tuple[str, str]) -> Non
         region.close()
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_descriptors_of_which_one_is_not_open_the_other_is_closed(is_first: bool) -> None:
+    region = Region.create("offpath-slots", PAYLOAD)
+    before = open_files()
+    closed = os.dup(region.fd)
+    given = os.dup(region.fd)
+    os.close(closed)
+    with pytest.raises(RegionError, match="No such file"):
+        SlotMemory(SLOTS, PAYLOAD, RESULT, (closed, given) if is_first else (given, closed))
+    assert open_files() == before
+    region.close()
+
+
 def test_a_file_that_is_no_memfd_has_no_name() -> None:
     with open("/dev/null", "rb") as file:
         assert memfd_name(file.fileno()) == ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from random import Random
@@ -34,6 +35,7 @@ WORK_MS = 500
 PAUSE_S = 8.0
 """Between two kills, at most."""
 _BOUND_S = 300.0
+_SERVERAPP = "flwr-serverapp"
 _LOOK_S = 0.2
 
 
@@ -76,9 +78,10 @@ class Life:
         })  # fmt: skip
 
     def pid(self, name: str) -> int:
-        """Of the job's ServerApp; 0: it has not begun."""
+        """Of the job's ServerApp; 0: it has not begun, or it has ended."""
         path = self.results[name].with_suffix(".ready")
-        return int(path.read_text() or 0) if path.exists() else 0
+        pid = int(path.read_text() or 0) if path.exists() else 0
+        return pid if pid and is_serverapp(pid, self.folder) else 0
 
     def look(self) -> None:
         """No round runs too long."""
@@ -130,6 +133,35 @@ class Life:
     def close(self) -> None:
         self.flower.close()
         self.controller.close()
+
+
+def is_serverapp(pid: int, home: Path) -> bool:
+    """The process is one of a ServerApp of the cluster in that folder; its number may be another process's by now."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return (
+        any(Path(os.fsdecode(word)).name == _SERVERAPP for word in words) and os.fsencode(f"HOME={home}") in variables
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "home", "expected"),
+    [((_SERVERAPP,), "", True), ((_SERVERAPP,), "another", False), (("another",), "", False)],
+)
+def test_only_a_process_of_the_clusters_serverapps_is_one(
+    tmp_path: Path, words: tuple[str, ...], home: str, expected: bool
+) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path / home)}
+    with subprocess.Popen(["sh", "-c", "read -r line", *words], stdin=subprocess.PIPE, env=environment) as process:
+        try:
+            until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sh\0"))
+            assert is_serverapp(process.pid, tmp_path) is expected
+        finally:
+            process.communicate()
+    assert not is_serverapp(process.pid, tmp_path), "it has ended"
 
 
 def test_rounds_of_a_real_flower_end_whoever_is_killed(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ import pytest
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from offpath.bindings.errors import KeyFileRefused, KeyNotListed, NobodyAllowed, PeerGone
+from offpath.bindings.errors import HostMessageError, KeyFileRefused, KeyNotListed, NobodyAllowed, PeerGone
 from offpath.bindings.zeromq.authority import Authority
 from offpath.bindings.zeromq.connection import ZmqConnector
 from offpath.bindings.zeromq.keys import make_keys, read_allowed, read_secret
 from offpath.bindings.zeromq.listener import ZmqListener
+
+from ...support.processes import until
 
 BOUND_S: Final = 10.0
 SERVER: Final = zmq.curve_keypair()
@@ -203,6 +205,34 @@ def test_a_key_of_another_daemon_is_told_so_and_a_listed_one_has_its_name(tmp_pa
     for connection in list(listener._connections.values()):
         connection.close()
     listener.close()
+
+
+@contextmanager
+def listening() -> Iterator[ZmqListener]:
+    listener = ZmqListener("tcp://127.0.0.1:*", SERVER[1], {LISTED[0]: "host-a"})
+    try:
+        yield listener
+    finally:
+        for connection in list(listener._connections.values()):
+            connection.close()
+        listener.close()
+
+
+def test_a_session_ends_when_its_name_has_another_key() -> None:
+    with listening() as listener, client("listed", listener.address):
+        connection = until(listener.accept, BOUND_S)
+        assert connection.receive() is None
+        listener.allow({FOREIGN[0]: "host-a"})
+        with pytest.raises(HostMessageError, match="no longer listed"):
+            connection.receive()
+
+
+def test_no_session_begins_with_a_key_that_was_replaced_after_the_handshake() -> None:
+    with listening() as listener, client("listed", listener.address) as event:
+        until(lambda: listener._router.authority.serve() or event() & zmq.EVENT_HANDSHAKE_SUCCEEDED, BOUND_S)
+        listener.allow({FOREIGN[0]: "host-a"})
+        until(lambda: listener.accept() or listener.cut_off, BOUND_S)
+        assert not listener._connections
 
 
 def test_a_pair_that_cannot_be_made_whole_leaves_nothing(tmp_path: Path) -> None:

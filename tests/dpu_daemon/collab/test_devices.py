@@ -14,9 +14,11 @@ from offpath.bindings.wire import collab_admin
 from offpath.bindings.wire.collab import CHECK_IN, FROM_GATEWAY, Answers, Leased, NoJob, Recorded, Refusal
 from offpath.dpu_daemon.collab.answers import Answers as AdminAnswers
 from offpath.dpu_daemon.collab.store import Changes
-from offpath.sched.collab.records import DAY_NS
+from offpath.dpu_daemon.collab.tokens import Tokens
+from offpath.sched.collab.records import DAY_NS, JobSpec
+from offpath.sched.collab.requirements import Requirement
 
-from ...support.collab import message
+from ...support.collab import KEY, message
 from .conftest import World
 
 HOUR_S = 3_600
@@ -31,6 +33,24 @@ async def test_a_device_gets_a_job_and_answers(world: World) -> None:
     assert isinstance(await world.result("d1", lease.lease), Recorded)
     assert world.shell.book.jobs["a"].rounds == 1
     assert world.shell.last_ends == {"a": "complete"}
+
+
+async def test_with_looser_limits_devices_wait_as_these_say_and_no_longer(tmp_path: Path) -> None:
+    world = World(tmp_path, per_minute=1, burst=10, per_second=5)
+    world.start()
+    world.clock.pass_s(1)
+    assert (await world.check_in("d1")).kind == "no_job"
+    assert (await world.check_in("d2")).code == "busy"
+    strict = world.loaded.config.devices
+    world.devices.reload(Tokens([KEY.encode()]), strict.model_copy(update={"per_second": 20_000}))
+    world.clock.pass_s(0.001)
+    assert [(await world.check_in("d1")).kind for _ in range(9)] == ["no_job"] * 9
+    assert (await world.check_in("d1")).retry_ms == 59_999
+    world.devices.reload(Tokens([KEY.encode()]), strict.model_copy(update={"per_minute": 60, "per_second": 20_000}))
+    assert (await world.check_in("d1")).retry_ms == 1_000
+    world.clock.pass_s(1)
+    assert (await world.check_in("d1")).kind == "no_job"
+    await world.stop()
 
 
 async def test_a_device_that_no_job_needs_is_told_when_to_come_again(world: World) -> None:
@@ -297,6 +317,27 @@ async def test_no_answer_shows_a_round_after_its_deadline(tmp_path: Path) -> Non
     found = await AdminAnswers(world.shell, lambda: 0).to(collab_admin.JobsRequest(), 0)
     assert isinstance(found, collab_admin.JobLines)
     assert [(line.state, line.last_end) for line in found.jobs] == [("idle", "aborted")]
+    await world.stop()
+
+
+async def test_the_share_that_is_explained_is_the_one_that_decides(tmp_path: Path) -> None:
+    """It changes at the end of a round, and not with each device."""
+    world = World(tmp_path, policy='name = "venn-paper"\nepsilon = 2.0')
+    world.start()
+    world.clock.pass_s(1)
+    world.shell.open(JobSpec("a", "t", Requirement(), alone_ns=400 * 10**9))
+    world.job(demand=2)
+    leases = [(device, (await world.check_in(device)).lease) for device in ("d1", "d2")]
+
+    async def explained() -> str:
+        found = await AdminAnswers(world.shell, lambda: 0).to(collab_admin.ExplainRequest(job="a"), 0)
+        assert isinstance(found, collab_admin.Explanation)
+        return found.reasons[-1]
+
+    for (device, lease), share in zip(leases, ("0", "0.25"), strict=True):
+        world.clock.pass_s(50 if device == "d1" else 100)
+        await world.result(device, lease)
+        assert f"has received {share} of the time" in await explained()
     await world.stop()
 
 

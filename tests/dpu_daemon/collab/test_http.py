@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import resource
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from offpath.dpu_daemon.collab import http
 from offpath.dpu_daemon.collab.http import HttpServer
 from offpath.dpu_daemon.config import device_context
+from offpath.dpu_daemon.listening.accepting import cap
 
 from ...support.certificates import Authority
 from ...support.collab import message
@@ -200,6 +203,45 @@ async def test_slow_and_silent_peers_are_closed(server: Server) -> None:
     assert (status, body["code"]) == (408, "timeout")
     assert await closed(half_reader)
     assert await closed(silent_reader)
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """Fewer than a controller wants. They may be raised again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    yield 512
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_the_bound_without_a_token_is_a_part_of_the_raised_limit_of_descriptors(
+    world: World, few_descriptors: int
+) -> None:
+    before = cap(http.MOST_UNIDENTIFIED)
+    made = Server(world)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= made.http.table.connections > few_descriptors
+    assert made.http._waiting._most == cap(http.MOST_UNIDENTIFIED) > before
+
+
+@pytest.mark.parametrize("fault", [PermissionError(errno.EPERM, "not permitted"), ValueError("not allowed")])
+async def test_a_limit_of_descriptors_that_cannot_be_raised_is_one_warning(
+    world: World, few_descriptors: int, fault: Exception, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """As in a container, which may refuse what the hard limit would allow."""
+
+    def refused(*_: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(http.resource, "setrlimit", refused)
+        made = Server(world)
+    made.http.start()
+    assert [each.code for each in caplog.records if each.levelname == "WARNING"] == ["few_descriptors"]
+    reader, writer = await made.connect()
+    writer.write(post("/v1/checkin", made.body("d1")))
+    assert (await answer(reader))[0] == 200
+    await made.close()
 
 
 async def test_another_protocol_on_the_connection_is_not_spoken(server: Server) -> None:

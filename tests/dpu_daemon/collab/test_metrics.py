@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import http.client
 import json
 import os
+import resource
+import select
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from offpath.bindings.runtime import COLLAB_SOCKET
 from offpath.bindings.wire import collab_admin
 from offpath.dpu_daemon.collab import counts
 from offpath.dpu_daemon.collab.counts import OTHERS, Counts
@@ -102,6 +107,25 @@ def test_every_message_job_and_round_is_counted_and_no_device_is_named(here: tup
     text = get(port, "/metrics")[1]
     for secret in ("phone", str(message("phone-1", 0)["token"]), "kb"):
         assert secret not in text
+
+
+@pytest.mark.parametrize("place", ["devices", "jobs"])
+def test_connections_that_find_no_descriptor_are_counted(here: tuple[Controller, int], place: str) -> None:
+    made, port = here
+    assert made.process is not None
+    pid = made.process.pid
+    before = scraped(port)["offpath_collab_descriptors_exhausted_total"]
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    most = max(int(each) for each in os.listdir(f"/proc/{pid}/fd")) + 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, limits[1]))
+    family = socket.AF_INET if place == "devices" else socket.AF_UNIX
+    with contextlib.ExitStack() as held:
+        held.callback(resource.prlimit, pid, resource.RLIMIT_NOFILE, limits)
+        socks = [held.enter_context(socket.socket(family)) for _ in range(8)]  # below the limit some are free
+        for sock in socks:
+            sock.connect(made.address if place == "devices" else os.path.join(made.run_folder, COLLAB_SOCKET))
+        assert select.select(socks, [], [], 30)[0], "one is closed, for another or with a spare descriptor"
+    assert scraped(port)["offpath_collab_descriptors_exhausted_total"] > before
 
 
 def test_health_is_tried_and_other_pages_are_refused(here: tuple[Controller, int]) -> None:

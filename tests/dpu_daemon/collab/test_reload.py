@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,15 @@ from offpath.bindings.zeromq.gateway import BatchEnd
 from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
 from offpath.dpu_daemon.collab.config import NEEDS_RESTART, check_reload, load
 from offpath.dpu_daemon.collab.gateways import Gateways
+from offpath.dpu_daemon.collab.reload import Reloader
+from offpath.dpu_daemon.collab.running import Running
 from offpath.dpu_daemon.collab.tokens import Tokens
 from offpath.dpu_daemon.config import ConfigError
+from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.sched.collab.records import JobSpec
 from offpath.sched.collab.requirements import Properties
 
+from ...support.certificates import Authority
 from ...support.cluster import free_port
 from ...support.collab import Controller, configuration, controller, message
 from ...support.processes import until
@@ -100,6 +106,35 @@ def test_a_good_file_is_in_force_and_leases_stay(here: Here, tmp_path: Path) -> 
     assert here.check_in("d4", OTHER_KEY)["job"] == "kb"
 
 
+EARLY = """
+import os, signal, sys
+from offpath.dpu_daemon.collab import config, serve
+
+async def prime():
+    os.kill(os.getpid(), signal.SIGHUP)
+
+serve.prime = prime
+path = sys.argv[1]
+serve.run(config.load(path), sys.argv[2], lambda running: print("ready", flush=True), path)
+"""
+
+
+def test_a_signal_before_the_controller_is_ready_is_a_reload(tmp_path: Path) -> None:
+    """It comes with the first step of the start."""
+    path = configuration(tmp_path / "c")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", EARLY, str(path), str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        log = []
+        for line in process.stderr:
+            log.append(line)
+            if "configuration 2 is in force" in line:
+                process.terminate()
+        assert process.wait(60) == 0, "".join(log)
+    assert any("configuration 2 is in force" in line for line in log)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
@@ -133,7 +168,7 @@ def test_every_key_that_needs_a_restart_is_one_of_the_file(tmp_path: Path) -> No
             value = getattr(value, name)
 
 
-def test_another_key_of_the_gateways_or_the_end_of_tls_needs_a_restart(tmp_path: Path) -> None:
+def test_another_key_of_the_gateways_needs_a_restart(tmp_path: Path) -> None:
     path = str(configuration(tmp_path, gateways=True))
     first = load(path)
     (tmp_path / "controller.key").unlink()
@@ -143,35 +178,110 @@ def test_another_key_of_the_gateways_or_the_end_of_tls_needs_a_restart(tmp_path:
         check_reload(path, first, load(path))
 
 
-async def test_a_gateway_that_is_no_longer_listed_is_cut_off_and_another_one_gets_in(tmp_path: Path) -> None:
-    world = World(tmp_path, gateways=True)
-    world.start()
-    world.clock.pass_s(1)
-    assert world.loaded.config.gateways is not None
-    served = Gateways(world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways)
-    served.start()
-    public = read_public(str(tmp_path / "controller.pub"))
-    ends: list[BatchEnd] = []
+def test_tls_begins_and_ends_with_a_restart_only_and_a_new_certificate_needs_none(tmp_path: Path) -> None:
+    def certified(name: str) -> str:
+        cert_file, key_file = Authority(tmp_path, name).issue("localhost", is_server=True)
+        return f'cert_file = "{cert_file}"\nkey_file = "{key_file}"'
 
-    async def batch(end: BatchEnd) -> bytes | None:
+    path = str(configuration(tmp_path))
+    plain = load(path)
+    configuration(tmp_path, http=certified("one"))
+    first = load(path)
+    configuration(tmp_path, http=certified("two"))
+    second = load(path)
+    check_reload(path, first, second)
+    for before, after in ((first, plain), (plain, first)):
+        with pytest.raises(ConfigError, match=r"http\.cert_file: needs a restart: TLS begins or ends"):
+            check_reload(path, before, after)
+
+
+class Served:
+    """Gateways of a world; their list is read again when a test says so."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        assert world.loaded.config.gateways is not None
+        self.world, self.folder = world, folder
+        self.gateways = Gateways(
+            world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways
+        )
+        self.gateways.start()
+        self.ends: list[BatchEnd] = []
+
+    def end(self, secret: str) -> BatchEnd:
+        public = read_public(str(self.folder / "controller.pub"))
+        self.ends.append(BatchEnd(self.gateways.listener.address, public, read_secret(secret)))
+        return self.ends[-1]
+
+    async def batch(self, end: BatchEnd) -> bytes | None:
         await asyncio.to_thread(end.send, b'{"kind": "batch", "number": 1, "items": []}')
         return await asyncio.to_thread(end.receive, 2.0)
 
-    def end(name: str) -> BatchEnd:
-        ends.append(BatchEnd(served.listener.address, public, read_secret(str(tmp_path / "allowed" / f"{name}.key"))))
-        return ends[-1]
+    def reload(self) -> None:
+        self.gateways.reload(load(str(self.folder / "collab.toml")).gateways)
 
-    first = end("gw")
-    assert await batch(first)
-    make_keys("next", str(tmp_path / "allowed"))
-    (tmp_path / "allowed" / "gw.pub").unlink()
-    served.reload(load(str(tmp_path / "collab.toml")).gateways)
-    assert not await batch(first)
-    assert await batch(end("next"))
-    for each in ends:
+    async def is_cut(self, end: BatchEnd) -> bool:
+        """Its batch is not answered, and its connection is closed: libzmq connects again, which is refused."""
+        assert self.gateways.listener.refused == 0
+        if await self.batch(end):
+            return False
+        async with asyncio.timeout(30):
+            while not self.gateways.listener.refused:
+                await asyncio.sleep(0.01)
+        return True
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    world = World(tmp_path, gateways=True)
+    world.start()
+    world.clock.pass_s(1)
+    made = Served(world, tmp_path)
+    yield made
+    for each in made.ends:
         each.close()
-    served.close()
+    made.gateways.close()
     await world.stop()
+
+
+@pytest.mark.parametrize("name", ["next", "gw"])
+async def test_a_gateway_whose_key_is_no_longer_listed_is_cut_off_and_another_one_gets_in(
+    served: Served, tmp_path: Path, name: str
+) -> None:
+    """Of another name, or of the same one: then only its key is new."""
+    listed = tmp_path / "allowed"
+    first = served.end(str(listed / "gw.key"))
+    assert await served.batch(first)
+    (listed / "gw.pub").unlink()
+    (listed / "gw.key").unlink()
+    secret, _ = make_keys(name, str(listed))
+    served.reload()
+    assert await served.is_cut(first)
+    assert await served.batch(served.end(secret))
+
+
+async def test_a_gateway_that_stays_listed_stays_connected(served: Served, tmp_path: Path) -> None:
+    """Also under another name."""
+    first = served.end(str(tmp_path / "allowed" / "gw.key"))
+    assert await served.batch(first)
+    make_keys("next", str(tmp_path / "allowed"))
+    (tmp_path / "allowed" / "gw.pub").rename(tmp_path / "allowed" / "renamed.pub")
+    served.reload()
+    assert not await served.is_cut(first)
+    assert served.gateways.listener.connections == 1
+
+
+async def test_keys_of_tokens_that_cannot_be_used_change_nothing(served: Served, tmp_path: Path) -> None:
+    running = Running(served.world.shell, served.world.devices, gateways=served.gateways)
+    loaded = served.world.loaded
+    reloader = Reloader(running, str(tmp_path / "collab.toml"), loaded, Notifier(), asyncio.Event())
+    first = served.end(str(tmp_path / "allowed" / "gw.key"))
+    assert await served.batch(first)
+    faulty: Any = "text, and not bytes"
+    make_keys("next", str(tmp_path / "allowed"))
+    next_only = {read_public(str(tmp_path / "allowed" / "next.pub")): "next"}
+    with pytest.raises(TypeError):
+        reloader._apply(replace(loaded, token_keys=(faulty,), gateways=next_only))
+    assert not await served.is_cut(first)
 
 
 async def test_another_policy_knows_what_waits_and_keeps_leases_and_rounds(world: World) -> None:

@@ -109,6 +109,46 @@ def test_no_window_has_more_messages_than_the_rate_and_the_burst_allow(
             assert last - first + 1 <= burst + (end - begin) / every_ms
 
 
+rates = st.builds(Rate, st.integers(1, 1_000), st.integers(1, 10))
+
+
+@given(before=rates, after=rates, sent=st.integers(1, 30), pause_ms=st.integers(0, 3_000))
+def test_with_another_rate_a_device_waits_for_one_message_of_it_at_most(
+    before: Rate, after: Rate, sent: int, pause_ms: int
+) -> None:
+    table = Recent(16, before)
+    for number in range(sent):
+        table.admit(1, number, 10_000)
+    now_ms = 10_000 + pause_ms
+    table.limit(after, now_ms)
+    assert table.wait_ms(1, now_ms) <= after.every_ms
+
+
+@given(
+    before=rates, after=rates, sent=st.integers(1, 30), gaps=st.lists(st.integers(0, 2_000), min_size=1, max_size=60)
+)  # fmt: skip
+def test_another_rate_is_kept_from_its_beginning_on(before: Rate, after: Rate, sent: int, gaps: list[int]) -> None:
+    table, now_ms, admitted = Recent(16, before), 10_000, list[int]()
+    for number in range(sent):
+        table.admit(1, number, now_ms)
+    table.limit(after, now_ms)
+    for gap in gaps:
+        now_ms += gap
+        if table.admit(1, now_ms, now_ms) in (Seen.NEW, Seen.AGAIN):
+            admitted.append(now_ms)
+    for first, begin in enumerate(admitted):
+        for last, end in enumerate(admitted[first:], first):
+            assert last - first + 1 <= after.burst + (end - begin) / after.every_ms
+
+
+def test_what_was_used_up_of_a_looser_rate_is_used_up_of_a_stricter_one() -> None:
+    table = Recent(16, Rate(100, 10))
+    assert [table.admit(1, number, 5_000) for number in range(10)] == [Seen.NEW] * 10
+    table.limit(Rate(1_000, 1), 5_000)
+    assert (table.admit(1, 10, 5_000), table.wait_ms(1, 5_000)) == (Seen.TOO_SOON, 1_000)
+    assert table.admit(1, 10, 6_000) is Seen.NEW
+
+
 def test_a_device_that_waits_as_long_as_it_was_told_is_served() -> None:
     table = Recent(16, Rate(1_000, 2))
     assert [table.admit(1, 5_000 + n, 5_000) for n in range(3)] == [Seen.NEW, Seen.NEW, Seen.TOO_SOON]

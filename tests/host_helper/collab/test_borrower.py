@@ -146,6 +146,48 @@ def test_the_last_answer_sends_what_waits(controller: CollabController, monkeypa
     one.close()
 
 
+class Noting(LocalController):
+    """``noted``: kinds of answers to messages, and requests."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.noted: list[str] = []
+
+    def ask(self, request: Any, wanted: Any) -> Any:
+        found = super().ask(request, wanted)
+        self.noted.append(request.kind)
+        return found
+
+    def exchange(self, messages: Any) -> Any:
+        found = super().exchange(messages)
+        self.noted += [each.kind for each in found]
+        return found
+
+
+def test_results_that_wait_are_sent_before_the_job_is_closed(
+    controller: CollabController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(controller, monkeypatch)
+    link = Noting(settings)
+    one = Borrower(link, JobWish("one", 3, 30, quorum_percent=60), settings.keys()[2], settings.prefix, 0.05)
+    one.borrow(nodes(1, 1, 1), 20)
+    one.report({0: True, 1: True})
+    link.noted.clear()
+    one.close()
+    assert link.noted == ["recorded", "collab_close"]
+
+
+def test_a_job_whose_controller_is_gone_is_closed_with_results_that_wait(
+    controller: CollabController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = borrower(settings_of(controller, monkeypatch), JobWish("one", 3, 30, quorum_percent=60))
+    one.borrow(nodes(1, 1, 1), 20)
+    one.report({0: True, 1: True})
+    controller.kill()
+    one.close()
+    assert "1 results were not sent" in caplog.text
+
+
 def test_a_node_is_not_used_after_its_lease(controller: CollabController, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease is shorter than the round: both ends are known without a message."""
     settings, at = settings_of(controller, monkeypatch), [0.0]

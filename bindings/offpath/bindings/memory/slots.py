@@ -3,6 +3,7 @@ the daemon writes. Both are sealed memfds, so that a service manager can keep th
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final
 
@@ -95,10 +96,13 @@ def _two_regions(slot_bytes: int, answer_bytes: int) -> tuple[Region, Region]:
 
 def _mapped(fds: tuple[int, int], sizes: tuple[int, int]) -> tuple[Region, Region]:
     """Each by the name of its memfd, which nobody can change: systemd keeps descriptors of one name in no order."""
-    by_name = {memfd_name(fd): fd for fd in fds}
+    try:
+        by_name = {memfd_name(fd): fd for fd in fds}
+    except OSError as fault:
+        _close(fds)
+        raise RegionError(f"the session's memory: {fault.strerror}") from fault
     if by_name.keys() != {_SLOTS, _ANSWERS}:
-        for fd in fds:
-            os.close(fd)
+        _close(fds)
         raise RegionError("these are not the slots and answers of a session")
     fds = by_name[_SLOTS], by_name[_ANSWERS]
     try:
@@ -111,3 +115,9 @@ def _mapped(fds: tuple[int, int], sizes: tuple[int, int]) -> tuple[Region, Regio
     except RegionError:
         slots.close()
         raise
+
+
+def _close(fds: tuple[int, int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):  # one of them may not be open
+            os.close(fd)

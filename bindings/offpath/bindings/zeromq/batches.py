@@ -23,10 +23,9 @@ _OVERHEAD: Final = 64
 
 
 class Received(NamedTuple):
-    """``gateway``: the name of its key. ``routing_id``: of the connection, for the answer."""
+    """``routing_id``: of the connection, for the answer."""
 
     routing_id: bytes
-    gateway: str
     body: bytes
 
 
@@ -36,7 +35,6 @@ class BatchListener:
 
     def __init__(self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str, most_bytes: int) -> None:
         self._open: set[int] = set()
-        self._names = frozenset(allowed.values())
         options = (
             (zmq.MAXMSGSIZE, most_bytes + _OVERHEAD), (zmq.SNDHWM, _ANSWERS), (zmq.RCVHWM, _QUEUED),
             (zmq.RCVBUF, _RECEIVE_BYTES), (zmq.LINGER, 0),
@@ -97,12 +95,12 @@ class BatchListener:
         is_whole = not self._sock.RCVMORE
         while self._sock.RCVMORE:
             self._sock.recv(zmq.NOBLOCK)
-        fd, gateway = int(message.get(zmq.SRCFD)), str(message.get("User-Id"))
+        fd = int(message.get(zmq.SRCFD))
         self._parts.on_received(fd)
-        if gateway not in self._names:  # its key was listed when it connected
+        if self._router.authority.name_of(str(message.get("User-Id"))) is None:  # it was listed when it connected
             self._parts.cut(fd)
             is_whole = False
-        return Received(routing_id, gateway, message.bytes if is_whole else b"")
+        return Received(routing_id, message.bytes if is_whole else b"")
 
     def send(self, routing_id: bytes, body: bytes) -> bool:
         """Answer a batch. False: the connection is closed, or its peer takes no answers; the answer is dropped."""
@@ -116,7 +114,6 @@ class BatchListener:
         """Replace the list. A gateway whose key is no longer listed is cut off with its next batch, which is not
         returned. Raises: NobodyAllowed."""
         self._router.authority.allow(allowed)
-        self._names = frozenset(allowed.values())
 
     def wake(self) -> None:
         """`take` is to be called again, though it returned as much as was asked for."""

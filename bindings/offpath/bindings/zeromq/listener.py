@@ -46,11 +46,11 @@ class ZmqHostConnection:
 
     peer_pid = 0
 
-    def __init__(self, listener: ZmqListener, routing_id: bytes, peer: str, session: Session) -> None:
+    def __init__(self, listener: ZmqListener, routing_id: bytes, key: str, peer: str, session: Session) -> None:
         self._listener = listener
         self._routing_id = routing_id
         self._session = session
-        self.peer = peer
+        self.key, self.peer = key, peer
         self.tcp_fd = -1
         """The TCP descriptor, which libzmq owns; -1: it was closed before the session began."""
         self.is_self_probe = peer == OURSELVES
@@ -204,7 +204,7 @@ class ZmqListener:
         """Replace the list. Ends the sessions of keys that are no longer listed. Raises: NobodyAllowed."""
         self._router.authority.allow(self._listed(allowed))
         for connection in list(self._connections.values()):
-            if connection.peer not in self._router.authority.names:
+            if self._router.authority.name_of(connection.key) != connection.peer:
                 connection.cut(HostMessageError("key", f"the key of {connection.peer} is no longer listed"))
 
     def self_connect(self) -> ZmqEnd:
@@ -306,10 +306,14 @@ class ZmqListener:
             self._opened(routing_id, frame, str(message.get("User-Id")), int(message.get(zmq.SRCFD)))
         return True  # frames of no session are dropped
 
-    def _opened(self, routing_id: bytes, frame: Frame, peer: str, fd: int) -> None:
+    def _opened(self, routing_id: bytes, frame: Frame, key: str, fd: int) -> None:
         """Begin a session. Its connection may be closed already, and its descriptor reused. That is detected: the
         monitor reports the close before the new connection can deliver anything, and sending to a closed one fails."""
-        connection = ZmqHostConnection(self, routing_id, peer, session := Session(frame.session))
+        peer = self._router.authority.name_of(key)
+        if peer is None:  # it was listed when it connected
+            self._parts.cut(fd)
+            return
+        connection = ZmqHostConnection(self, routing_id, key, peer, session := Session(frame.session))
         self._connections[routing_id] = connection
         self._watch()
         try:

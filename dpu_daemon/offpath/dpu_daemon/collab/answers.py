@@ -137,8 +137,11 @@ class Answers:
     def _explained(self, job: Job) -> wire.Explanation:
         found = reports.reasons(self._shell.book, job, self._shell.now_ns())
         if epsilon := self._shell.config.policy.epsilon:
-            share = job.served_ns / job.spec.alone_ns
-            found.append(f"fairness ε = {epsilon:g}: it has received {share:.3g} of the time that it would need alone")
+            share = round(job.standing.share, 3)
+            found.append(
+                f"fairness ε = {epsilon:g}: it has received {share:g} of the time that it would need alone, "
+                "as of the end of its last round"
+            )
         return wire.Explanation(job=self._line(job), where=_where(job), reasons=[each[:2048] for each in found])
 
     def _whatif(self, request: wire.WhatIfRequest) -> wire.WhatIf:

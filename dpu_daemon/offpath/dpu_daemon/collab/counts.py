@@ -29,6 +29,10 @@ class Counts:
     descriptors_exhausted: int = 0
     _tenants: set[str] = field(default_factory=set)
 
+    def exhausted(self) -> None:
+        """A connection was not accepted: no descriptor or memory was left."""
+        self.descriptors_exhausted += 1
+
     def ended(self, tenant: str, end: RoundEnd) -> None:
         """A round of a job of that tenant has ended."""
         self.rounds[self.label(tenant), end] += 1

@@ -54,6 +54,7 @@ class Devices:
         self._identities = Identities(shell.store.secret())
         self.recent = Recent(table.remembered, _of_each(table))
         self._full_ms = 0.0
+        """Of all devices together, see `Rate.full_at`."""
         self.reload(tokens, table)
         self._period_ns = shell.config.policy.period_s * 10**9
         self._started_ms = shell.started_ns // _MS
@@ -61,10 +62,12 @@ class Devices:
 
     def reload(self, tokens: Tokens, table: DevicesTable) -> None:
         """Keys and limits for what comes from here on; ``remembered`` is the same. What a device has used up of its
-        limit stays used up."""
+        limit stays used up, see `Recent.limit`."""
         self._tokens, self._table = tokens, table
-        self.recent.rate = _of_each(table)
+        now_ms = self._shell.now_ns() // _MS
+        self.recent.limit(_of_each(table), now_ms)
         self._all = Rate(1_000 / table.per_second, max(1, table.per_second // 10))
+        self._full_ms = min(self._full_ms, self._all.latest_ms(now_ms))
         self._skew_ms = table.skew_s * 1_000
 
     def answer(self, message: CheckIn | Result, give: Callable[[Answer, bool], None]) -> None:

@@ -52,11 +52,15 @@ _ENDS: Final = frozenset({"forged", "too_long", "http", "pipelined"})
 
 
 class HttpServer:
-    """Serves ``table.listen``. `start` listens, `close` stops."""
+    """Serves ``table.listen``. `start` listens, `close` stops. ``exhausted``: no descriptor was left to accept one."""
 
-    def __init__(self, table: HttpTable, devices: Devices, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, table: HttpTable, devices: Devices, tls: ssl.SSLContext | None,
+        exhausted: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.devices, self.table = devices, table
         self._tls = tls
+        _allow_files(table.connections + _SPARE_FILES)  # before the bound of `Unidentified`, a part of the limit
         self._loop = asyncio.get_running_loop()
         self._waiting = Unidentified(MOST_UNIDENTIFIED, self._evicted)
         self._known: dict[Connection, None] = {}
@@ -64,7 +68,7 @@ class HttpServer:
         self._all: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sock: socket.socket | None = None
-        self._acceptor = Acceptor("collab http", self._take, self._refuse, self._waiting)
+        self._acceptor = Acceptor("collab http", self._take, self._refuse, self._waiting, exhausted)
         self._sweeper: asyncio.TimerHandle | None = None
         self.address: tuple[str, int] = ("", 0)
         self.evicted = 0
@@ -81,7 +85,6 @@ class HttpServer:
 
     def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken or not this machine's."""
-        _allow_files(self.table.connections + _SPARE_FILES)
         host, port = self.table.place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -375,12 +378,15 @@ class Connection(asyncio.Protocol):
 
 
 def _allow_files(count: int) -> None:
-    """Raise this process's limit of descriptors as far as it may be raised; what accepts connections bears less."""
+    """Raise this process's limit of descriptors as far as it may be raised. `Acceptor` serves with fewer, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError) as fault:  # a container may refuse it
+        logger.warning("limit of descriptors: %d, not %d: %s", soft, wanted, fault, extra={"code": "few_descriptors"})
 
 
 def _shut(sock: socket.socket) -> None:

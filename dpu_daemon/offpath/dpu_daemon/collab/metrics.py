@@ -54,7 +54,8 @@ PLAIN: Final[dict[str, str]] = {
     "offpath_collab_config_reloads_total": "Configurations applied by a reload.",
     "offpath_collab_config_reloads_refused_total": "Reloads refused; the configuration in force stayed.",
     "offpath_collab_descriptors_exhausted_total": (
-        "Connections to the metrics not accepted because the process or the machine was out of descriptors or memory."
+        "Connections not accepted because the process or the machine was out of descriptors or memory. Those of "
+        "gateways do not count: libzmq accepts them."
     ),
 }
 """Metrics without labels: those that end in ``_total`` are counters."""
@@ -154,11 +155,7 @@ class Health:
 
 def pages(running: Running) -> Pages[Snapshot]:
     """What the controller's pages show."""
-
-    def exhausted() -> None:
-        running.shell.counts.descriptors_exhausted += 1
-
     return Pages(
         take=lambda lag_s: take(running, lag_s), families=families, idle=Snapshot(), tests=TESTS,
-        check=Health(running).check, exhausted=exhausted,
+        check=Health(running).check, exhausted=running.shell.counts.exhausted,
     )  # fmt: skip

@@ -22,20 +22,19 @@ logger = logging.getLogger(__name__)
 
 
 class Reloader:
-    """``path``: of the configuration; ``loaded``: in force, the first one. ``generation`` counts them."""
+    """``path``: of the configuration; ``loaded``: in force, the first one. ``generation`` counts them. ``hung_up``: set
+    by SIGHUP; signals that come during a reload are one further reload."""
 
-    def __init__(self, running: Running, path: str, loaded: Loaded, notifier: Notifier) -> None:
+    def __init__(
+        self, running: Running, path: str, loaded: Loaded, notifier: Notifier, hung_up: asyncio.Event
+    ) -> None:  # fmt: skip
         self._running, self._path, self._loaded, self._notifier = running, path, loaded, notifier
         self._reading = Reading(path)
-        self._hung_up = asyncio.Event()
+        self._hung_up = hung_up
         self.generation = 1
 
-    def hang_up(self) -> None:
-        """Reload soon. Signals that come during a reload are one further reload."""
-        self._hung_up.set()
-
     async def run(self) -> None:
-        """Reload whenever `hang_up` was called, without end."""
+        """Reload after each SIGHUP, without end."""
         while True:
             await self._hung_up.wait()
             self._hung_up.clear()
@@ -69,11 +68,12 @@ class Reloader:
     def _apply(self, found: Loaded) -> None:
         """Raises: HostChannelError: the gateways' list, before anything has changed."""
         running, config = self._running, found.config
+        tokens = Tokens(found.token_keys)  # what may fail comes first
         if running.gateways is not None:
             running.gateways.reload(found.gateways)
         if running.http is not None and config.http is not None:
             running.http.reload(config.http, found.tls)
-        running.devices.reload(Tokens(found.token_keys), config.devices)
+        running.devices.reload(tokens, config.devices)
         running.shell.reload(config)
         logs.set_up(config.operation.log)
         self._loaded = found

@@ -52,7 +52,12 @@ async def running_collab(loaded: Loaded, directory: str) -> AsyncIterator[Runnin
         lambda body: control.decode(collab_admin.TO_COLLAB, body), answers.to, lambda: shell.config.operation.uids
     )
     places = Places()
-    users = AdminSocket(handlers, os.path.join(directory, COLLAB_SOCKET), places=places)
+
+    def count(what: str) -> None:
+        if what == "descriptors_exhausted":
+            shell.counts.exhausted()
+
+    users = AdminSocket(handlers, os.path.join(directory, COLLAB_SOCKET), count=count, places=places)
     try:
         try:
             await users.start()
@@ -102,7 +107,7 @@ def _open(running: Running, loaded: Loaded) -> None:
         except ImportError as fault:
             raise HttpMissing(f'[http] needs httptools ({fault}): pip install "offpath[collab]"') from None
 
-        running.http = HttpServer(config.http, devices, loaded.tls)
+        running.http = HttpServer(config.http, devices, loaded.tls, running.shell.counts.exhausted)
         running.http.start()
     if config.gateways is not None:
         from offpath.dpu_daemon.collab.gateways import Gateways
@@ -115,11 +120,12 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[Running], None]
     """Run until SIGTERM or SIGINT; leases stay. SIGHUP reads ``path`` again. Raises: PlaceUnusable: the file cannot be
     written."""
     notifier = prepare(loaded.config.operation.log)
+    hung_up = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)  # else an early one ends the process
     await prime()
     async with running_collab(loaded, directory) as running:
         shell = running.shell
-        reloader = Reloader(running, path, loaded, notifier)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.hang_up)
+        reloader = Reloader(running, path, loaded, notifier, hung_up)
         work = shell.run(reloader.run())
         await until_signal(work, notifier, f"policy {shell.book.policy.name}", partial(ready, running))
 

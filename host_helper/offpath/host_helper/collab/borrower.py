@@ -184,7 +184,8 @@ class Borrower:
                                len(round_.answers), fault)  # fmt: skip
 
     def close(self) -> None:
-        """Close the job, if the controller answers, and hang up."""
+        """Send results that are due, see `end`, close the job, if the controller answers, and hang up."""
+        self.end()
         try:
             if self._next >= 0:
                 self._controller.ask(CloseRequest(job=self._wish.name), JobAnswer)

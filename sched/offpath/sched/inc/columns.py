@@ -68,7 +68,7 @@ class Columns:
 
     # -- changes ---------------------------------------------------------------------------------------------------
     def refresh(self, nodes: Sequence[int]) -> None:
-        """Read these nodes' state."""
+        """Read these nodes' state. They may come in any order, and more than once."""
         resources, hosts = self.resources, self.hosts
         servers = [each for each in nodes if each < hosts]
         switches = [each for each in nodes if each >= hosts]
@@ -185,8 +185,8 @@ def unless(flags: Flags, amounts: Vector) -> Ints:
 
 
 def _put(of: Ints, rows: Ints, values: Ints) -> None:
-    """``of[rows] = values``, a column at a time; at once if it is all of them."""
-    if len(rows) == len(of):
+    """``of[rows] = values``, a column at a time; at once if it is all of them in order."""
+    if len(rows) == len(of) and (rows[1:] > rows[:-1]).all():
         of[:] = values
         return
     for at in range(of.shape[1]):
