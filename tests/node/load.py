@@ -1,8 +1,9 @@
-"""Requests to a node under test: REQUESTS TOKEN_FILE STOP_FILE. Run with the Python of offpath-host's environment.
+"""Requests to a node under test: REQUESTS TOKEN_FILE STOP_FILE [PAUSE_S]. Run with the Python of offpath-host's
+environment.
 
-Sends requests one after the other until there are REQUESTS answers and STOP_FILE exists, checks each answer, and prints
-one line of JSON. A request that is lost ends OUTCOME_UNKNOWN; a session that does not outlive the daemon raises
-PeerGone.
+Sends requests one after the other, with PAUSE_S between them (default 0), until there are REQUESTS answers and
+STOP_FILE exists, checks each answer, and prints one line of JSON. A request that is lost ends OUTCOME_UNKNOWN; a
+session that does not outlive the daemon raises PeerGone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from offpath.host_helper.errors import RequestFailed
 _LONGEST_S = 600.0
 
 
-def main(requests: int, token_file: str, stop: str) -> int:
+def main(requests: int, token_file: str, stop: str, pause_s: float) -> int:
     """0: every answer was right."""
     ends: Counter[str] = Counter()
     longest = 0.0
@@ -44,9 +45,11 @@ def main(requests: int, token_file: str, stop: str) -> int:
                 ends[failed.status.name] += 1
             longest = max(longest, time.monotonic() - began)
             number += 1
+            time.sleep(pause_s)
     print(json.dumps({"answers": dict(ends), "longest_s": round(longest, 2)}), flush=True)
     return 0 if set(ends) == {"right"} else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    pause_s = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
+    raise SystemExit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3], pause_s))
