@@ -98,6 +98,22 @@ def test_queued_requests_complete_after_the_helper_comes_back(make_cluster: Make
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
+def test_what_ran_and_may_run_twice_runs_again_with_the_next_helper(make_cluster: Make, how: signal.Signals) -> None:
+    cluster = make_cluster({"ada": NARROW})
+    helper = cluster.start_helper()
+    path = cluster.folder / "running"
+    with cluster.connect("ada") as requester:
+        running = requester.begin("mark", path_array(path), options=Options(is_idempotent=True))
+        first_pid(path)
+        helper.signal(how)
+        assert helper.ended() == (-9 if how is signal.SIGKILL else 0)
+        helper.kill()
+        cluster.start_helper()
+        assert running.result(TIMEOUT).array.item() == 2
+
+
+@pytest.mark.slow
 def test_a_daemon_that_ends_leaves_the_outcome_of_what_ran_unknown(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}})
     cluster.start_helper()
