@@ -19,8 +19,8 @@ MUST_RUN = os.environ.get("OFFPATH_NODE_VM") == "1"
 CAN_GET_QEMU = shutil.which("qemu-system-x86_64") or (os.geteuid() == 0 and shutil.which("apt-get"))
 STEPS = (
     "install", "configure", "enable, start", "20 requests", "kill -9 under load", "watchdog", "reload, good and bad",
-    "journal's fields", "sandboxes", "20 requests over rxe", "upgrade, other journal", "upgrade under load",
-    "after the reboot", "remove", "purge",
+    "journal's fields", "sandboxes", "20 requests over rxe", "upgrade, other journal", "upgrade the daemon",
+    "upgrade the helper", "after the reboot", "remove", "purge",
 )  # fmt: skip
 pytestmark = pytest.mark.slow
 
