@@ -17,6 +17,7 @@ COMMAND_LINE: Final = "local.child"
 """The module of the command line, for `start`."""
 ONE_THREAD: Final = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Environment of a process that computes on one core."""
+_ARITHMETIC: Final = ("OPENBLAS_", "MKL_", "NPY_")
 _PARENT: Final = "OFFPATH_PARENT"
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -29,6 +30,12 @@ def command(module: str, *arguments: str) -> list[str]:
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment with ``more`` and the parent's pid for `end_with_parent`."""
     return {**os.environ, _PARENT: str(os.getpid()), **(more or {})}
+
+
+def arithmetic() -> dict[str, str]:
+    """`ONE_THREAD`, and what this process's environment says of numerical libraries, such as ``OPENBLAS_CORETYPE``.
+    Jobs of an engine do not inherit it; with it they compute the same bits as processes that do."""
+    return {**{name: value for name, value in os.environ.items() if name.startswith(_ARITHMETIC)}, **ONE_THREAD}
 
 
 def start(

@@ -13,7 +13,7 @@ from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.wire import work_admin
 from offpath.cli.demo.netpack.reference import fingerprints
 from offpath.cli.demo.netpack.training import Training
-from offpath.cli.local.child import ONE_THREAD, command
+from offpath.cli.local.child import arithmetic, command
 from offpath.cli.local.engines import GPUS, Started
 from offpath.cli.local.job_manager import ENDED, JobManager
 from offpath.cli.local.statistical_switch import Rate, StatisticalSwitch
@@ -171,7 +171,7 @@ def _run(
             job = waiting.pop(0)
             submitted[job.name] = now
             manager.submit(
-                job.name, job.gpus, _argv(job, outputs), model=job.model, environment=ONE_THREAD,
+                job.name, job.gpus, _argv(job, outputs), model=job.model, environment=arithmetic(),
                 output=os.path.join(outputs, f"{job.name}.log"), directory=outputs,
             )  # fmt: skip
         for line in manager.jobs():
