@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire.collab import CHECK_IN, RESULT, Answer
+from offpath.bindings.zeromq.gateway import BatchEnd
+from offpath.bindings.zeromq.keys import read_public, read_secret
 from offpath.dpu_daemon.collab.config import Loaded
 from offpath.dpu_daemon.collab.devices import Devices
+from offpath.dpu_daemon.collab.gateways import Gateways
 from offpath.dpu_daemon.collab.shell import CollabShell
 from offpath.dpu_daemon.collab.store import StateFile
 from offpath.dpu_daemon.collab.tokens import Tokens
@@ -91,3 +94,40 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     made.clock.pass_s(1)
     yield made
     await made.stop()
+
+
+class Served:
+    """Gateways of a world; `end` is one of them, driven in a thread."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        assert world.loaded.config.gateways is not None
+        self.world, self.folder = world, folder
+        self.gateways = Gateways(
+            world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways
+        )
+        self.gateways.start()
+        self._ends: list[BatchEnd] = []
+
+    def end(self, key: str = "allowed/gw.key") -> BatchEnd:
+        """``key``: the file of its secret, below the folder."""
+        secret = read_secret(str(self.folder / key))
+        self._ends.append(
+            BatchEnd(self.gateways.listener.address, read_public(str(self.folder / "controller.pub")), secret)
+        )
+        return self._ends[-1]
+
+    async def close(self) -> None:
+        for end in self._ends:
+            end.close()
+        self.gateways.close()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    world = World(tmp_path, gateways=True)
+    world.start()
+    world.clock.pass_s(1)
+    made = Served(world, tmp_path)
+    yield made
+    await made.close()
+    await world.stop()

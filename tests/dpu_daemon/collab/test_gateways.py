@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,62 +11,28 @@ import pytest
 
 from offpath.bindings.wire.collab import MOST_BATCH, MOST_BATCH_BYTES
 from offpath.bindings.zeromq.gateway import BatchEnd
-from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
+from offpath.bindings.zeromq.keys import make_keys
 from offpath.dpu_daemon.collab import gateways
-from offpath.dpu_daemon.collab.gateways import Gateways
 
 from ...support.collab import message
-from .conftest import World
+from .conftest import Served, World
 
 
-class Served:
-    """A world that gateways reach; `end` is one of them, driven in a thread."""
-
-    def __init__(self, world: World, folder: Path) -> None:
-        assert world.loaded.config.gateways is not None
-        self.world, self.folder = world, folder
-        self.gateways = Gateways(
-            world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways
-        )
-        self.gateways.start()
-        self.ends: list[BatchEnd] = []
-
-    def end(self, key: str = "allowed/gw.key") -> BatchEnd:
-        secret = read_secret(str(self.folder / key))
-        made = BatchEnd(self.gateways.listener.address, read_public(str(self.folder / "controller.pub")), secret)
-        self.ends.append(made)
-        return made
-
-    async def ask(self, end: BatchEnd, *bodies: bytes) -> list[dict[str, Any]]:
-        for body in bodies:
-            assert await asyncio.to_thread(end.send, body)
-        found = [await asyncio.to_thread(end.receive, 30.0) for _ in bodies]
-        return [json.loads(each or b"{}") for each in found]
-
-    def batch(self, number: int, *devices: str) -> bytes:
-        items = [{"kind": "checkin", **message(device, self.world.clock.ms)} for device in devices]
-        return json.dumps({"kind": "batch", "number": number, "items": items}).encode()
-
-    async def close(self) -> None:
-        for end in self.ends:
-            end.close()
-        self.gateways.close()
+def batch(served: Served, number: int, *devices: str) -> bytes:
+    items = [{"kind": "checkin", **message(device, served.world.clock.ms)} for device in devices]
+    return json.dumps({"kind": "batch", "number": number, "items": items}).encode()
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    world = World(tmp_path, gateways=True)
-    world.start()
-    world.clock.pass_s(1)
-    made = Served(world, tmp_path)
-    yield made
-    await made.close()
-    await world.stop()
+async def ask(end: BatchEnd, *bodies: bytes) -> list[dict[str, Any]]:
+    for body in bodies:
+        assert await asyncio.to_thread(end.send, body)
+    found = [await asyncio.to_thread(end.receive, 30.0) for _ in bodies]
+    return [json.loads(each or b"{}") for each in found]
 
 
 async def test_a_batch_is_answered_in_its_order_after_the_disk_has_it(served: Served) -> None:
     served.world.job(demand=2)
-    (found,) = await served.ask(served.end(), served.batch(7, "d1", "d2", "d3"))
+    (found,) = await ask(served.end(), batch(served, 7, "d1", "d2", "d3"))
     assert (found["kind"], found["number"]) == ("answers", 7)
     assert [each["kind"] for each in found["items"]] == ["lease", "lease", "no_job"]
     assert served.world.shell.commits >= 1
@@ -76,9 +41,9 @@ async def test_a_batch_is_answered_in_its_order_after_the_disk_has_it(served: Se
 async def test_many_batches_on_their_way_are_all_answered(served: Served) -> None:
     served.world.job(demand=1_000)
     bodies = [
-        served.batch(number, *(f"d{number}-{n}" for n in range(4))) for number in range(3 * gateways.MOST_AT_ONCE)
+        batch(served, number, *(f"d{number}-{n}" for n in range(4))) for number in range(3 * gateways.MOST_AT_ONCE)
     ]
-    found = await served.ask(served.end(), *bodies)
+    found = await ask(served.end(), *bodies)
     assert sorted(each["number"] for each in found) == list(range(len(bodies)))
     assert len({item["lease"] for each in found for item in each["items"]}) == 4 * len(bodies)
 
@@ -86,8 +51,8 @@ async def test_many_batches_on_their_way_are_all_answered(served: Served) -> Non
 async def test_two_gateways_get_their_own_answers(served: Served) -> None:
     served.world.job()
     first, second = served.end(), served.end()
-    assert [each["number"] for each in await served.ask(first, served.batch(1, "d1"))] == [1]
-    assert [each["number"] for each in await served.ask(second, served.batch(2, "d2"))] == [2]
+    assert [each["number"] for each in await ask(first, batch(served, 1, "d1"))] == [1]
+    assert [each["number"] for each in await ask(second, batch(served, 2, "d2"))] == [2]
 
 
 @pytest.mark.parametrize(
@@ -95,18 +60,18 @@ async def test_two_gateways_get_their_own_answers(served: Served) -> None:
     [(b"{", "json"), (b"{}", "message"), (b'{"kind":"batch","number":1,"number":2,"items":[]}', "json")],
 )
 async def test_what_is_no_batch_is_refused(served: Served, body: bytes, code: str) -> None:
-    (found,) = await served.ask(served.end(), body)
+    (found,) = await ask(served.end(), body)
     assert (found["kind"], found["code"]) == ("refused", code)
 
 
 async def test_a_batch_with_too_many_messages_is_refused(served: Served) -> None:
-    (found,) = await served.ask(served.end(), served.batch(1, *["d1"] * (MOST_BATCH + 1)))
+    (found,) = await ask(served.end(), batch(served, 1, *["d1"] * (MOST_BATCH + 1)))
     assert found["code"] == "message"
 
 
 async def test_a_message_above_the_limit_of_bytes_is_not_read(served: Served) -> None:
     end = served.end()
-    assert (await served.ask(end, served.batch(1, "d1")))[0]["number"] == 1
+    assert (await ask(end, batch(served, 1, "d1")))[0]["number"] == 1
     await asyncio.to_thread(end.send, b"x" * (MOST_BATCH_BYTES + 1_000))
     assert await asyncio.to_thread(end.receive, 0.5) is None
     assert served.world.shell.refused == {}
@@ -115,7 +80,7 @@ async def test_a_message_above_the_limit_of_bytes_is_not_read(served: Served) ->
 async def test_a_gateway_whose_key_is_not_listed_is_not_served(served: Served) -> None:
     make_keys("stranger", str(served.folder))
     end = served.end("stranger.key")
-    await asyncio.to_thread(end.send, served.batch(1, "d1"), 0.2)
+    await asyncio.to_thread(end.send, batch(served, 1, "d1"), 0.2)
     assert await asyncio.to_thread(end.receive, 0.5) is None
     assert served.gateways.listener.refused >= 1
     assert served.world.shell.book.tally.check_ins == 0
@@ -129,7 +94,7 @@ async def test_batches_that_the_disk_holds_up_wait_without_a_bound_being_passed(
     world.job(demand=1_000)
     end = made.end()
     sent = 0
-    while sent < 3 * gateways.MOST_AT_ONCE and await asyncio.to_thread(end.send, made.batch(sent, f"d{sent}"), 0.5):
+    while sent < 3 * gateways.MOST_AT_ONCE and await asyncio.to_thread(end.send, batch(made, sent, f"d{sent}"), 0.5):
         sent += 1
     async with asyncio.timeout(30):
         while made.gateways._in_work < gateways.MOST_AT_ONCE:

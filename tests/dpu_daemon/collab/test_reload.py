@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ import pytest
 
 from offpath.bindings.wire import collab_admin
 from offpath.bindings.zeromq.gateway import BatchEnd
-from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
+from offpath.bindings.zeromq.keys import make_keys, read_public
 from offpath.dpu_daemon.collab.config import NEEDS_RESTART, check_reload, load
-from offpath.dpu_daemon.collab.gateways import Gateways
 from offpath.dpu_daemon.collab.reload import Reloader
 from offpath.dpu_daemon.collab.running import Running
 from offpath.dpu_daemon.collab.tokens import Tokens
@@ -32,7 +31,7 @@ from ...support.certificates import Authority
 from ...support.cluster import free_port
 from ...support.collab import Controller, configuration, controller, message
 from ...support.processes import until
-from .conftest import World
+from .conftest import Served, World
 from .test_metrics import scraped
 
 OTHER_KEY = "n" * 32
@@ -195,52 +194,24 @@ def test_tls_begins_and_ends_with_a_restart_only_and_a_new_certificate_needs_non
             check_reload(path, before, after)
 
 
-class Served:
-    """Gateways of a world; their list is read again when a test says so."""
-
-    def __init__(self, world: World, folder: Path) -> None:
-        assert world.loaded.config.gateways is not None
-        self.world, self.folder = world, folder
-        self.gateways = Gateways(
-            world.loaded.config.gateways, world.devices, world.loaded.gateway_key, world.loaded.gateways
-        )
-        self.gateways.start()
-        self.ends: list[BatchEnd] = []
-
-    def end(self, secret: str) -> BatchEnd:
-        public = read_public(str(self.folder / "controller.pub"))
-        self.ends.append(BatchEnd(self.gateways.listener.address, public, read_secret(secret)))
-        return self.ends[-1]
-
-    async def batch(self, end: BatchEnd) -> bytes | None:
-        await asyncio.to_thread(end.send, b'{"kind": "batch", "number": 1, "items": []}')
-        return await asyncio.to_thread(end.receive, 2.0)
-
-    def reload(self) -> None:
-        self.gateways.reload(load(str(self.folder / "collab.toml")).gateways)
-
-    async def is_cut(self, end: BatchEnd) -> bool:
-        """Its batch is not answered, and its connection is closed: libzmq connects again, which is refused."""
-        assert self.gateways.listener.refused == 0
-        if await self.batch(end):
-            return False
-        async with asyncio.timeout(30):
-            while not self.gateways.listener.refused:
-                await asyncio.sleep(0.01)
-        return True
+async def answer(end: BatchEnd) -> bytes | None:
+    await asyncio.to_thread(end.send, b'{"kind": "batch", "number": 1, "items": []}')
+    return await asyncio.to_thread(end.receive, 2.0)
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    world = World(tmp_path, gateways=True)
-    world.start()
-    world.clock.pass_s(1)
-    made = Served(world, tmp_path)
-    yield made
-    for each in made.ends:
-        each.close()
-    made.gateways.close()
-    await world.stop()
+def reload_gateways(served: Served) -> None:
+    served.gateways.reload(load(str(served.folder / "collab.toml")).gateways)
+
+
+async def is_cut(served: Served, end: BatchEnd) -> bool:
+    """Its batch is not answered, and its connection is closed: libzmq connects again, which is refused."""
+    assert served.gateways.listener.refused == 0
+    if await answer(end):
+        return False
+    async with asyncio.timeout(30):
+        while not served.gateways.listener.refused:
+            await asyncio.sleep(0.01)
+    return True
 
 
 @pytest.mark.parametrize("name", ["next", "gw"])
@@ -249,24 +220,24 @@ async def test_a_gateway_whose_key_is_no_longer_listed_is_cut_off_and_another_on
 ) -> None:
     """Of another name, or of the same one: then only its key is new."""
     listed = tmp_path / "allowed"
-    first = served.end(str(listed / "gw.key"))
-    assert await served.batch(first)
+    first = served.end()
+    assert await answer(first)
     (listed / "gw.pub").unlink()
     (listed / "gw.key").unlink()
     secret, _ = make_keys(name, str(listed))
-    served.reload()
-    assert await served.is_cut(first)
-    assert await served.batch(served.end(secret))
+    reload_gateways(served)
+    assert await is_cut(served, first)
+    assert await answer(served.end(secret))
 
 
 async def test_a_gateway_that_stays_listed_stays_connected(served: Served, tmp_path: Path) -> None:
     """Also under another name."""
-    first = served.end(str(tmp_path / "allowed" / "gw.key"))
-    assert await served.batch(first)
+    first = served.end()
+    assert await answer(first)
     make_keys("next", str(tmp_path / "allowed"))
     (tmp_path / "allowed" / "gw.pub").rename(tmp_path / "allowed" / "renamed.pub")
-    served.reload()
-    assert not await served.is_cut(first)
+    reload_gateways(served)
+    assert not await is_cut(served, first)
     assert served.gateways.listener.connections == 1
 
 
@@ -274,14 +245,14 @@ async def test_keys_of_tokens_that_cannot_be_used_change_nothing(served: Served,
     running = Running(served.world.shell, served.world.devices, gateways=served.gateways)
     loaded = served.world.loaded
     reloader = Reloader(running, str(tmp_path / "collab.toml"), loaded, Notifier(), asyncio.Event())
-    first = served.end(str(tmp_path / "allowed" / "gw.key"))
-    assert await served.batch(first)
+    first = served.end()
+    assert await answer(first)
     faulty: Any = "text, and not bytes"
     make_keys("next", str(tmp_path / "allowed"))
     next_only = {read_public(str(tmp_path / "allowed" / "next.pub")): "next"}
     with pytest.raises(TypeError):
         reloader._apply(replace(loaded, token_keys=(faulty,), gateways=next_only))
-    assert not await served.is_cut(first)
+    assert not await is_cut(served, first)
 
 
 async def test_another_policy_knows_what_waits_and_keeps_leases_and_rounds(world: World) -> None:
