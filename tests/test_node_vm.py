@@ -6,12 +6,17 @@ it is skipped, and says why; OFFPATH_NODE_VM=1 forbids that.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from .support.cluster import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUND_S = 5400.0
@@ -22,6 +27,13 @@ STEPS = (
     "journal's fields", "sandboxes", "20 requests over rxe", "upgrade, other journal", "upgrade the daemon",
     "upgrade the helper", "after the reboot", "remove", "purge",
 )  # fmt: skip
+TORCH = (
+    "torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec",
+    "setuptools", "typing_extensions.py",
+)  # fmt: skip
+"""torch, and what it imports."""
+CLUSTER = {"controller": 1, "h1": 2, "h2": 3}
+"""The machines of tests/node/cluster, and the last numbers of their addresses."""
 pytestmark = pytest.mark.slow
 
 
@@ -53,7 +65,8 @@ needs_image = pytest.mark.usefixtures("image")
     "words",
     [
         (), ("amd64",), ("amd64", "--"), ("--", "true"), ("sparc", "--", "true"), ("--timeout",),
-        ("--pages",), ("--pages", "16k", "amd64", "--", "true"),
+        ("--network", "80:1", "amd64", "--", "true"), ("--network", "8000:251", "amd64", "--", "true"),
+        ("--network", "8000", "amd64", "--", "true"), ("--pages",), ("--pages", "16k", "amd64", "--", "true"),
         ("--memory", "x", "amd64", "--", "true"), ("--add", "/nowhere/x.deb", "amd64", "--", "true"),
         ("--nonsense", "amd64", "--", "true"),
     ],
@@ -82,19 +95,86 @@ def test_a_machine_that_reboots_goes_on_with_the_command(tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, "1\n2\n")
 
 
+def packages(out: Path, arch: str, *words: str) -> list[str]:
+    """The words that add them to a machine; ``words`` are of ./scripts/build-deb."""
+    command = [str(ROOT / "scripts/build-deb"), "--arch", arch, *words, "--no-lintian", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND_S)
+    assert done.returncode == 0, done.stderr
+    return [word for file in sorted(out.glob(f"*_{arch}.deb")) for word in ("--add", str(file))]
+
+
 @pytest.mark.full
 @needs_image
-def test_the_packages_are_installed_killed_upgraded_rebooted_and_purged(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    for suffix in ((), ("--suffix", "+next")):
-        command = [ROOT / "scripts" / "build-deb", "--arch", "amd64", *suffix, "--out", out]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND_S)
-        assert done.returncode == 0, done.stderr
-    added = [word for file in sorted(out.glob("*.deb")) for word in ("--add", str(file))]
+@pytest.mark.parametrize("arch", ["amd64", "arm64"])
+def test_the_packages_are_installed_killed_upgraded_rebooted_and_purged(tmp_path: Path, arch: str) -> None:
+    packages(tmp_path, arch)
+    added = packages(tmp_path, arch, "--suffix", "+next")
     folder = tmp_path / "guest"
     folder.mkdir()
-    done = node_vm(folder, "--timeout", "3600", *added, "amd64", "--", "./tests/node/acceptance")
+    done = node_vm(folder, "--timeout", "3600", *added, arch, "--", "./tests/node/acceptance")
     assert done.returncode == 0, done.stdout + done.stderr
-    passed = [line[3:31].strip() for line in done.stdout.splitlines() if line.startswith("ok ")]
-    assert passed == list(STEPS)
+    assert steps(done.stdout) == list(STEPS)
+
+
+def steps(said: str) -> list[str]:
+    """The steps of the acceptance that passed."""
+    return [line[3:31].strip() for line in said.splitlines() if line.startswith("ok ")]
+
+
+# -- a cluster ----------------------------------------------------------------------------------------------------
+def torch_folder(made: Path) -> Path:
+    """torch's files, without those that only compilers read. Skips: torch is not there, or is of another
+    Python than the machines'."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None or sys.version_info[:2] != (3, 11):
+        pytest.skip("torch for Python 3.11, which the machines have, is not here")
+    site = Path(found.origin).parent.parent
+    for name in TORCH:
+        if (site / name).is_dir():
+            left_out = shutil.ignore_patterns("__pycache__", "include", "*.a", "test", "tests", "bin", "*.pyi")
+            shutil.copytree(site / name, made / name, ignore=left_out, copy_function=link)
+        elif (site / name).exists():
+            link(site / name, made / name)
+    return made
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """On another file system: a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+@pytest.mark.full
+@needs_image
+def test_three_machines_are_a_cluster_of_a_controller_and_two_nodes_that_train_together(tmp_path: Path) -> None:
+    shared, torch = tmp_path / "shared", tmp_path / "torch"
+    shared.mkdir()
+    torch.mkdir()
+    torch_folder(torch)
+    added = packages(shared, "amd64")
+    for name in CLUSTER:
+        command = [sys.executable, "-P", "-m", "offpath.cli.main", "keys", name, "--directory", str(shared)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    added += [
+        word for key in sorted(shared.glob("*.key")) + sorted(shared.glob("*.pub")) for word in ("--add", str(key))
+    ]
+    network = free_port()
+    with ThreadPoolExecutor(len(CLUSTER)) as pool:
+        ends = {role: pool.submit(one_of_the_cluster, tmp_path, role, network, added, torch) for role in CLUSTER}
+    said = {role: end.result() for role, end in ends.items()}
+    assert {role: done.returncode for role, done in said.items()} == dict.fromkeys(CLUSTER, 0), "".join(
+        f"-- {role}\n{done.stdout}{done.stderr}" for role, done in said.items()
+    )
+    assert all("second trained" in said[node].stdout for node in ("h1", "h2"))
+
+
+def one_of_the_cluster(
+    folder: Path, role: str, network: int, added: list[str], torch: Path
+) -> subprocess.CompletedProcess[str]:
+    (own := folder / role).mkdir()
+    more = [] if role == "controller" else ["--add", str(torch)]
+    network_of = f"{network}:{CLUSTER[role]}"
+    words = ["--timeout", "5000", "--network", network_of, *added, *more, "amd64", "--", "./tests/node/cluster", role]
+    return node_vm(own, *words)
