@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from offpath.bindings.runtime import INA_DIRECTORY
 from offpath.cli.main import parsed
 from offpath.dpu_daemon.collab.config import CollabConfig
 from offpath.dpu_daemon.config import (
@@ -135,12 +136,14 @@ def test_users_and_folders_are_made_as_declared(staged: Path, tmp_path: Path) ->
     assert set(users) == {"offpath", "offpath-helper"}
     if os.geteuid() != 0:
         return  # only root can give folders away
-    rules = str(staged / "usr/lib/tmpfiles.d/offpath.conf")
-    code, said = systemd("systemd-tmpfiles", f"--root={tmp_path}", "--create", rules)
+    rules = [str(staged / "usr/lib/tmpfiles.d" / name) for name in ("offpath.conf", "offpath-host.conf")]
+    code, said = systemd("systemd-tmpfiles", f"--root={tmp_path}", "--create", *rules)
     assert code == 0, said
-    run, tokens = (tmp_path / "run/offpath").stat(), (tmp_path / "etc/offpath/tokens").stat()
-    assert (run.st_uid, run.st_mode & 0o777) == (int(users["offpath"][2]), 0o755)
-    assert (tokens.st_uid, tokens.st_mode & 0o777) == (0, 0o700)
+    daemon, helper = (int(users[name][2]) for name in ("offpath", "offpath-helper"))
+    expected = {"run/offpath": (daemon, 0o755), "run/offpath-ina": (helper, 0o700), "etc/offpath/tokens": (0, 0o700)}
+    for name, of in expected.items():
+        made = (tmp_path / name).stat()
+        assert (made.st_uid, made.st_mode & 0o777) == of
 
 
 # -- against the code ---------------------------------------------------------------------------------------------
@@ -260,6 +263,14 @@ def test_a_switchs_unit_passes_its_name_and_its_addresses() -> None:
     assert parsed(words[2:]).name == "%i"
     made = (ROOT / "systemd/offpathd.tmpfiles").read_text()
     assert service["EnvironmentFile"][0].rpartition("/")[0] in made
+
+
+def test_the_helpers_unit_may_write_where_the_ranks_of_training_jobs_keep_their_state_files() -> None:
+    service = read(ROOT / "systemd" / "offpath-helper.service")
+    folder = dict(each.split("=", 1) for each in service["Environment"])[INA_DIRECTORY]
+    assert service["ReadWritePaths"] == [f"-{folder}"]
+    made = (ROOT / "systemd/offpath-host.tmpfiles").read_text()
+    assert re.search(rf"^d {folder} +0700 {service['User'][0]} ", made, re.MULTILINE)
 
 
 # -- the example --------------------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from offpath.host_helper.ina.rank_file import RankStateFile
+from offpath.sched.ina.protocol.records import RankState
+
 from ..support.cluster import TIMEOUT
 from ..support.clusters import Make
 from ..support.command import offpath
@@ -35,11 +38,11 @@ def serve(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def helper(file: Path, runtime: Path, name: str) -> Iterator[Path]:
+def helper(file: Path, runtime: Path, name: str, **more: str) -> Iterator[Path]:
     """A helper that runs, and the file of what it prints; it ends in order."""
     log = file.parent / f"{name}.err"
     words = ["helper", "run", str(file), "--emulate", "A100-40GB", "A30-24GB", "--runtime-dir", str(runtime)]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
     with open(log, "wb") as errors:
         process = subprocess.Popen([sys.executable, "-m", "offpath.cli.main", *words], stderr=errors, env=environment)
     try:
@@ -49,6 +52,19 @@ def helper(file: Path, runtime: Path, name: str) -> Iterator[Path]:
     finally:
         process.kill()
         process.wait(TIMEOUT)
+
+
+def test_ranks_of_training_jobs_find_it_where_the_environment_says(
+    make_cluster: Make, serve: Path, tmp_path: Path
+) -> None:
+    """As the shipped unit does, whose user may write nothing beside the daemon's sockets."""
+    cluster = make_cluster({"ada": {}})
+    with helper(serve, cluster.run_folder, "helper", OFFPATH_INA_DIRECTORY=str(tmp_path / "ranks")) as log:
+        until(lambda: "joined the daemon" in log.read_text())
+        rank = RankStateFile(str(tmp_path / "ranks"), RankState("digits", incarnation=1, rank=0, ranks=1))
+        rank._file.close()  # as a rank that is killed
+        until(lambda: not os.path.exists(rank.path))  # the helper removes what it has left
+    assert not (cluster.run_folder / "ina").exists()
 
 
 def test_it_says_what_it_serves_when_it_joined_and_that_another_serves_already(make_cluster: Make, serve: Path) -> None:

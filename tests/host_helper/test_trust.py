@@ -19,7 +19,7 @@ from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.loopback.fabric import redeem_ticket
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import Gpu
-from offpath.bindings.runtime import local_socket, make_runtime_directory, runtime_directory
+from offpath.bindings.runtime import ina_directory, local_socket, make_runtime_directory, runtime_directory
 from offpath.bindings.sockets import listening_socket
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import connect
@@ -144,6 +144,9 @@ def test_no_default_is_a_place_where_another_user_could_be_first(monkeypatch: py
     assert runtime_directory() == "/run/user/7/offpath"
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/a:/run/b")
     assert runtime_directory() == "/run/a"
+    assert ina_directory() == "/run/a/ina"
+    monkeypatch.setenv("OFFPATH_INA_DIRECTORY", "/run/ranks")
+    assert ina_directory() == "/run/ranks"
 
 
 def test_a_daemon_of_ones_own_comes_before_the_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

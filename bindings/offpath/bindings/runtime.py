@@ -43,6 +43,12 @@ def runtime_directory(explicit: str | None = None) -> str:
     return os.path.join(home, ".local", "state", "offpath")
 
 
+def ina_directory(explicit: str | None = None) -> str:
+    """Where ranks of training jobs keep their state files, which the helper reads: ``$OFFPATH_INA_DIRECTORY``, else
+    ``ina`` in `runtime_directory` (``explicit``). Raises: RegionError: as `runtime_directory`."""
+    return os.environ.get(INA_DIRECTORY) or os.path.join(runtime_directory(explicit), INA_FOLDER)
+
+
 def local_socket(name: str, explicit: str | None = None) -> str:
     """Path of the local daemon's socket ``name``: in `runtime_directory`; if it is missing there and ``explicit`` is
     unset, in `SYSTEM_DIRECTORY` if that has one. Raises: RegionError: as `runtime_directory`."""
@@ -83,6 +89,8 @@ MANAGER_SOCKET = "manager.sock"
 COLLAB_SOCKET = "collab.sock"
 """The socket of a collaboration controller for jobs and operators."""
 INA_FOLDER = "ina"
-"""Directory in which ranks of training jobs keep their state files."""
+"""In the runtime directory: where ranks of training jobs keep their state files by default."""
+INA_DIRECTORY: Final = "OFFPATH_INA_DIRECTORY"
+"""The variable that names the directory of `ina_directory`, for a helper and the ranks on its host."""
 NOTIFY_SOCKET = "notify.sock"
 """The socket on which a service manager receives its daemon's notifications."""

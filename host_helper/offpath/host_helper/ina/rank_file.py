@@ -35,8 +35,6 @@ from offpath.sched.ina.protocol.records import (
     state_to_data,
 )
 
-FOLDER: Final = "ina"
-"""In the runtime directory."""
 SUFFIX: Final = ".page"
 MAGIC: Final = b"OFFPINA1"
 HEAD: Final = struct.Struct("<8sIIQ")

@@ -23,19 +23,18 @@ from offpath.bindings.errors import OffpathError, ResourceClosed
 from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.port import InaFabric
 from offpath.bindings.ina.rate_limiter import RateLimiter
-from offpath.bindings.runtime import runtime_directory
+from offpath.bindings.runtime import ina_directory
 from offpath.host_helper.ina.carried import check, flat
 from offpath.host_helper.ina.collectives import Collectives, Shape, left_to_right
 from offpath.host_helper.ina.engine import Engine
 from offpath.host_helper.ina.patterns import Collector
-from offpath.host_helper.ina.rank_file import FOLDER, RankStateFile, make_folder
+from offpath.host_helper.ina.rank_file import RankStateFile, make_folder
 from offpath.host_helper.ina.timeline import Entry, How, Timeline
 from offpath.host_helper.ina.trees import Trees
 from offpath.sched.ina.protocol.rank import Rank
 
 logger = logging.getLogger(__name__)
 JOB: Final = "OFFPATH_INA_JOB"
-DIRECTORY: Final = "OFFPATH_INA_DIRECTORY"
 LINK: Final = "OFFPATH_INA_LINK"
 EVERY: Final = 16
 """Operations between two boundaries in a job that marks no steps."""
@@ -140,7 +139,7 @@ class Runtime:
         atexit.register(self._exit)
 
     def _make_page(self, machine: Rank, directory: str | None) -> RankStateFile | None:
-        where = directory or os.environ.get(DIRECTORY) or os.path.join(runtime_directory(), FOLDER)
+        where = directory or ina_directory()
         try:
             make_folder(where)
             return RankStateFile(where, machine.state())

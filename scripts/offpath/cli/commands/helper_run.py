@@ -8,7 +8,7 @@ import sys
 from functools import partial
 
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
-from offpath.bindings.runtime import HOST_SOCKET, INA_FOLDER, local_socket, runtime_directory
+from offpath.bindings.runtime import HOST_SOCKET, ina_directory, local_socket
 from offpath.cli.pin import pin
 from offpath.host_helper.channels import KINDS, host_channel
 
@@ -87,7 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
         rdma_near=arguments.rdma_near,
         doca_device=arguments.doca_device,
         doca_path=arguments.doca_path,
-        state_files=os.path.join(runtime_directory(arguments.runtime_dir), INA_FOLDER),
+        state_files=ina_directory(arguments.runtime_dir),
         reload=partial(reload_helper, arguments.file),
         runtime_dir=arguments.runtime_dir,
         log_line=lambda line: print(f"offpath helper: {line}", file=sys.stderr, flush=True),
