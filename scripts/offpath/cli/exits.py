@@ -41,6 +41,6 @@ def code_of(fault: OffpathError) -> int:
         isinstance(fault, RequestRefused) and getattr(fault, "code", "") == "denied"
     ):
         return EX_NOPERM
-    if kind == "ConfigError":
+    if kind in ("ConfigError", "MigdConfigInvalid"):
         return EX_CONFIG
     return 1

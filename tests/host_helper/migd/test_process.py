@@ -239,4 +239,6 @@ def test_the_commands_say_when_no_migd_runs(tmp_path: Path, offpath: Callable[..
     assert offpath("mig", "assert", *words, "--valid-config").code == 0
     assert offpath("mig", "plan", *words, *where).code == 69
     assert offpath("migd", "run", "--gpu", "all", *where).code == 1
-    assert offpath("migd", "run", "--gpu", "all=cut", *where).code == 1
+    assert offpath("migd", "run", "--gpu", "all=cut", *where).code == 78
+    (tmp_path / "migd.toml").write_text("hold_ms = -1\n")
+    assert offpath("migd", "run", "--config", str(tmp_path / "migd.toml"), *where).code == 78

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from offpath.bindings.errors import OptionRefused
 from offpath.bindings.nvml.records import GpuInfo
+from offpath.host_helper.migd.errors import MigdConfigInvalid
 from offpath.host_helper.migd.protocol import Mode
 
 ALL: Final = "all"
@@ -74,7 +74,7 @@ class MigdConfig:
 
 
 def load_config(path: str | None, overrides: Mapping[str, Any]) -> MigdConfig:
-    """Read the TOML file ``path``, if any; ``overrides`` replace its keys. Raises: OptionRefused, with all faults."""
+    """Read the TOML file ``path``, if any; ``overrides`` replace its keys. Raises: MigdConfigInvalid: all faults."""
     raw: dict[str, Any] = {}
     where = path or "the command line"
     if path is not None:
@@ -82,14 +82,14 @@ def load_config(path: str | None, overrides: Mapping[str, Any]) -> MigdConfig:
             with open(path, "rb") as file:
                 raw = tomllib.loads(file.read(_MOST_BYTES).decode())
         except OSError as fault:
-            raise OptionRefused(f"{path}: {fault.strerror or fault}") from None
+            raise MigdConfigInvalid(f"{path}: {fault.strerror or fault}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
-            raise OptionRefused(f"{path}: {fault}") from None
+            raise MigdConfigInvalid(f"{path}: {fault}") from None
     try:
         file_ = MigdFile.model_validate({**raw, **overrides})
     except ValidationError as fault:
         wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in fault.errors(include_input=False)[:16]]
-        raise OptionRefused(f"{where}: " + "; ".join(wrong)) from None
+        raise MigdConfigInvalid(f"{where}: " + "; ".join(wrong)) from None
     return MigdConfig(
         gpus={_key(key): mode for key, mode in file_.gpus.items()},
         uids=_numbers(file_.uids, where),
@@ -115,7 +115,7 @@ def _numbers(users: Sequence[str | int], where: str) -> frozenset[int]:
         try:
             found.add(user if isinstance(user, int) else pwd.getpwnam(user).pw_uid)
         except (KeyError, ValueError):
-            raise OptionRefused(f"{where}: no such user: {user!r}") from None
+            raise MigdConfigInvalid(f"{where}: no such user: {user!r}") from None
     return frozenset(found)
 
 
@@ -125,4 +125,4 @@ def _group(name: str, where: str) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):
-        raise OptionRefused(f"{where}: no such group: {name!r}") from None
+        raise MigdConfigInvalid(f"{where}: no such group: {name!r}") from None

@@ -3,6 +3,8 @@
 OffpathError
 ├── RequestRefused
 │   └── MigdRefused          migd refuses the request; ``code`` gives the reason
+├── OptionRefused
+│   └── MigdConfigInvalid    migd's configuration has faults; the text lists them
 ├── DeviceError
 │   └── MigdUnreachable      no migd answers
 ├── LayoutInvalid            a layout file breaks a rule of its format
@@ -11,7 +13,7 @@ OffpathError
 
 from __future__ import annotations
 
-from offpath.bindings.errors import DeviceError, OffpathError, RequestRefused
+from offpath.bindings.errors import DeviceError, OffpathError, OptionRefused, RequestRefused
 
 
 class MigdRefused(RequestRefused):
@@ -21,6 +23,10 @@ class MigdRefused(RequestRefused):
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
+
+
+class MigdConfigInvalid(OptionRefused):
+    """migd's file or flags cannot be used; the text lists what is wrong. Another start would find the same."""
 
 
 class MigdUnreachable(DeviceError):

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT. Exit code 78 (EX_CONFIG): the configuration has faults."""
     from offpath.host_helper.migd.config import load_config
     from offpath.host_helper.migd.serve import run, runtime_directory
 

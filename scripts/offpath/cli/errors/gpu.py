@@ -45,6 +45,11 @@ ENTRIES: Final = (
             "no migd listens on the socket, or it ended during the request",
             "check that offpath-migd.service runs, and that `--runtime-dir` is its directory",
         ),
+        (
+            "MigdConfigInvalid",
+            "migd's file or flags cannot be used; it exits with 78, and systemd does not start it again",
+            "mend what its text lists; `systemctl start offpath-migd.service`",
+        ),
         ("NodeUnusable", "a capability node of an instance cannot be made", "its text names the file"),
         ("LayoutInvalid", "a MIG layout file breaks a rule of its format", "its text names the place in the file"),
         (
