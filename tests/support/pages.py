@@ -24,7 +24,7 @@ import pytest
 from .sources import ROOT
 
 _FENCE: Final = re.compile(r"^```(?P<language>[a-z]*)\n(?P<code>.*?)^```$", re.M | re.S)
-_FILE: Final = re.compile(r"`([\w/.-]+\.(?:py|toml|sh))`")
+_FILE: Final = re.compile(r"`([\w/.-]+\.(?:py|toml|sh|conf))`")
 _MARK: Final = "-- end of step"
 _END: Final = re.compile(rf"^{_MARK} \d+\n", re.M)
 _TIMEOUT_S: Final = 240
