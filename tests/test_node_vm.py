@@ -1,7 +1,8 @@
 """./scripts/node-vm, a virtual machine with systemd as its first process, and what offpath's packages do in it.
 
-The acceptance takes a quarter of an hour and runs in `--full`. Where no image can be had (no qemu, no network, no root)
-it is skipped, and says why; OFFPATH_NODE_VM=1 forbids that.
+A short form of the acceptance runs in CI. The whole one takes a quarter of an hour and runs in `--full`, as the cluster
+does. Where no image can be had (no qemu, no network, no root) they are skipped, and say why; OFFPATH_NODE_VM=1 forbids
+that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from .support import pages
 from .support.cluster import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +28,10 @@ STEPS = (
     "install", "configure", "enable, start", "20 requests", "kill -9 under load", "watchdog", "reload, good and bad",
     "journal's fields", "sandboxes", "20 requests over rxe", "upgrade, other journal", "upgrade the daemon",
     "upgrade the helper", "after the reboot", "remove", "purge",
+)  # fmt: skip
+SHORT_STEPS = (
+    "install", "configure", "enable, start", "20 requests", "kill -9 under load", "watchdog", "reload, good and bad",
+    "remove", "purge",
 )  # fmt: skip
 TORCH = (
     "torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec",
@@ -103,6 +109,22 @@ def packages(out: Path, arch: str, *words: str) -> list[str]:
     return [word for file in sorted(out.glob(f"*_{arch}.deb")) for word in ("--add", str(file))]
 
 
+@needs_image
+def test_a_node_of_each_architecture_is_installed_killed_reloaded_and_purged(tmp_path: Path) -> None:
+    """Both at once, on a core each."""
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda arch: short_acceptance(tmp_path / arch, arch), ("amd64", "arm64")))
+    for done in both:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert steps(done.stdout) == list(SHORT_STEPS)
+
+
+def short_acceptance(folder: Path, arch: str) -> subprocess.CompletedProcess[str]:
+    (guest := folder / "guest").mkdir(parents=True)
+    added = packages(folder, arch)
+    return node_vm(guest, "--timeout", "2400", *added, arch, "--", "./tests/node/acceptance", "--short")
+
+
 @pytest.mark.full
 @needs_image
 @pytest.mark.parametrize("arch", ["amd64", "arm64"])
@@ -119,6 +141,32 @@ def test_the_packages_are_installed_killed_upgraded_rebooted_and_purged(tmp_path
 def steps(said: str) -> list[str]:
     """The steps of the acceptance that passed."""
     return [line[3:31].strip() for line in said.splitlines() if line.startswith("ok ")]
+
+
+@pytest.mark.full
+@needs_image
+def test_readme_can_be_followed_on_a_bare_machine(tmp_path: Path) -> None:
+    """Its section "Install it on a node", to the letter, with the files of "Use it"."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    use, node = (
+        pages.steps(text.split(f"## {title}\n")[1].split("\n## ")[0]) for title in ("Use it", "Install it on a node")
+    )
+    install, emulate, start = node
+    files = {step.file: step.code for step in use if step.file}
+    lines = ["set -eu", "cd /packages", install.command, saved("/etc/offpath/serve.py", files["serve.py"])]
+    lines += [saved(emulate.file, emulate.code), saved("ask.py", files["ask.py"]), start.command]
+    (tmp_path / "follow.sh").write_text("\n".join(lines))
+    (folder := tmp_path / "guest").mkdir()
+    added = [*packages(tmp_path, "amd64"), "--add", str(tmp_path / "follow.sh")]
+    done = node_vm(folder, *added, "amd64", "--", "bash", "/packages/follow.sh")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[64. 64. 64. 64.]" in done.stdout
+    assert str([64.0 * n for n in range(8)]) in done.stdout
+    assert "vision" in done.stdout.splitlines()[-1], done.stdout
+
+
+def saved(file: str, code: str) -> str:
+    return f"mkdir -p \"$(dirname {file})\"\ncat > {file} <<'END OF FILE'\n{code}END OF FILE"
 
 
 # -- a cluster ----------------------------------------------------------------------------------------------------
