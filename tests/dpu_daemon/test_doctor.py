@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import pwd
 import resource
 import signal
 import socket
@@ -21,7 +22,7 @@ from offpath.dpu_daemon.config import ConfigError, DaemonConfig, parse_config, r
 from offpath.dpu_daemon.doctor.findings import CODES, Finding, Severity
 from offpath.dpu_daemon.doctor.keys import check_keys
 from offpath.dpu_daemon.doctor.machine import check_machine
-from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes, open_files
+from offpath.dpu_daemon.doctor.place import check_directory, check_helper_user, check_limits, memlock_bytes, open_files
 
 from ..support.certificates import Authority
 from ..support.cluster import Cluster, free_port
@@ -113,6 +114,20 @@ def test_limits_below_the_configuration_are_named_with_the_figure_to_set() -> No
     assert [finding.severity for finding in findings] == [Severity.WARNING, Severity.WARNING]
     assert f"LimitMEMLOCK={memlock_bytes(tight)}" in findings[0].fix
     assert f"LimitNOFILE={open_files(tight)}" in findings[1].fix
+
+
+@pytest.mark.parametrize(("listed", "severity"), [([], Severity.WARNING), ([4711], Severity.OK)])
+def test_the_helpers_user_must_be_listed(
+    monkeypatch: pytest.MonkeyPatch, listed: list[int], severity: Severity
+) -> None:
+    """What README's way with the packages asks for; where no package made the user, nothing is said."""
+    of = config(host_uids=listed, tenant=[{"name": "alpha"}])
+    assert list(check_helper_user(of)) == [] or "offpath-helper" in {user.pw_name for user in pwd.getpwall()}
+    user = pwd.struct_passwd(("offpath-helper", "x", 4711, 4711, "", "/", "/bin/false"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: user)
+    (finding,) = check_helper_user(of)
+    assert (finding.code, finding.severity) == ("helper-user", severity)
+    assert ("host_uids = [4711]" in finding.fix) == (listed == [])
 
 
 # -- the runtime directory ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from offpath.bindings.runtime import ina_directory, local_socket, make_runtime_d
 from offpath.bindings.sockets import listening_socket
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import connect
-from offpath.host_helper.doctor import check_gpu, check_host
+from offpath.host_helper.doctor import check_gpu, check_host, check_ina
 from offpath.host_helper.gpus import NO_GPU_ADVICE
 
 from ..support.processes import BOUND_S, Process, until
@@ -246,3 +246,18 @@ def test_the_hosts_doctor_reports_a_false_daemon_and_sends_it_nothing(false_daem
 def test_the_hosts_doctor_names_a_user_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFPATH_DAEMON_UID", "nobody-of-that-name")
     assert daemon_finding(tmp_path).severity is Severity.ERROR
+
+
+def test_the_hosts_doctor_says_whose_ranks_can_have_a_tree(tmp_path: Path) -> None:
+    assert check_ina(str(tmp_path / "none")).severity is Severity.NOTE
+    tmp_path.chmod(0o700)
+    assert check_ina(str(tmp_path)).severity is Severity.OK
+    tmp_path.chmod(0o770)
+    assert check_ina(str(tmp_path)).severity is Severity.WARNING
+    tmp_path.chmod(0o700)
+    (tmp_path / "file").touch(0o600)
+    assert check_ina(str(tmp_path / "file")).severity is Severity.WARNING
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 4711, 4711)
+        found = check_ina(str(tmp_path))
+        assert (found.severity, "uid 4711" in found.what) == (Severity.NOTE, True)

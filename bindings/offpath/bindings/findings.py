@@ -32,6 +32,8 @@ CODES: Final[dict[str, str]] = {
     "cpu": "processors that this process may use",
     "kernel": "kernel features that are required or recommended",
     "notify-queue": "messages that a service manager's socket queues",
+    "helper-user": "whether the user of the shipped helper's unit may connect as helper",
+    "ina-directory": "on a host, whose ranks of training jobs the helper would see",
     "package": "Python packages of the daemon",
     "build": "whether the request path's mechanics run in C",
     "plugin": "whether the policy plug-in of the configuration starts",

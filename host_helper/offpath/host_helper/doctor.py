@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import socket
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -16,7 +17,7 @@ from offpath.bindings.doca.load import load
 from offpath.bindings.errors import DaemonNotTrusted, DeviceError, DocaMissing, OffpathError, OptionRefused
 from offpath.bindings.findings import Finding, Severity, ok
 from offpath.bindings.ports import Gpu
-from offpath.bindings.runtime import HOST_SOCKET
+from offpath.bindings.runtime import HOST_SOCKET, ina_directory
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.verbs.devices import ports
 from offpath.host_helper.doctor_gpu import check_driver, check_mig
@@ -29,6 +30,7 @@ _PACKAGES: Final = (
     ("torch", Severity.NOTE, "training jobs that share aggregation trees need it (docs/training.md)"),
 )
 _CONNECT_S: Final = 2.0
+_PACKAGES_INA: Final = "/run/offpath-ina"  # of offpath-helper.service
 
 
 def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
@@ -50,6 +52,7 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
             yield Finding("package", need, f"{name} cannot be imported: {fault}", why)
     yield check_build()
     yield _daemon(os.path.join(directory, HOST_SOCKET))
+    yield check_ina(_PACKAGES_INA if os.path.exists(_PACKAGES_INA) else ina_directory(directory))
     yield check_gpu()
     yield check_mps()
     yield from check_driver()
@@ -126,6 +129,24 @@ def _daemon(path: str) -> Finding:
                 "for the host channel unix: start the daemon here, or give --runtime-dir; zmq and comch need none",
             )  # fmt: skip
     return ok("daemon", f"a daemon listens at {path}")
+
+
+def check_ina(path: str) -> Finding:
+    """Whether ranks that this user starts can have a tree: helper and ranks trust only files of their own user."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return Finding("ina-directory", Severity.NOTE, f"{path} does not exist yet", "the helper creates it")
+    except OSError as fault:
+        return Finding("ina-directory", Severity.WARNING, f"{path}: {fault.strerror}", "see the modes of its folders")
+    if found.st_uid != os.geteuid():
+        return Finding(
+            "ina-directory", Severity.NOTE, f"{path} belongs to uid {found.st_uid}, you are {os.geteuid()}",
+            "start ranks of training jobs as that user (docs/training.md)",
+        )  # fmt: skip
+    if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        return Finding("ina-directory", Severity.WARNING, f"{path}: no folder, or others may write to it", "chmod 700")
+    return ok("ina-directory", f"ranks keep their state files in {path}")
 
 
 def _doca(path: str) -> Iterator[Finding]:

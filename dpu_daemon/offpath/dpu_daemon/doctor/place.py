@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import resource
 import socket
 import stat
@@ -18,6 +19,7 @@ from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
 from offpath.dpu_daemon.durability.inherited import LISTENING
 
 MIB: Final = 1 << 20
+_HELPER: Final = "offpath-helper"
 _ANSWER_TIMEOUT_S: Final = 2.0
 _ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _FDS_PER_SESSION: Final = 6  # slots and answers, each mapped by a duplicate; doorbell; negotiation
@@ -58,6 +60,21 @@ def check_limits(config: DaemonConfig) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield ok("nofile", f"{nofile} descriptors, {files} at full load")
+
+
+def check_helper_user(config: DaemonConfig) -> Iterator[Finding]:
+    """Nothing where no package has made the user."""
+    try:
+        uid = pwd.getpwnam(_HELPER).pw_uid
+    except KeyError:
+        return
+    if uid in config.allowed_host_uids():
+        yield ok("helper-user", f"{_HELPER} (uid {uid}) may connect as helper")
+    else:
+        yield Finding(
+            "helper-user", Severity.WARNING, f"{_HELPER} (uid {uid}) may not connect as helper",
+            f"host_uids = [{uid}] in the configuration, if offpath-helper.service runs here",
+        )  # fmt: skip
 
 
 def check_directory(directory: str, config: DaemonConfig | None) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from offpath.dpu_daemon.doctor.doca import check_doca
 from offpath.dpu_daemon.doctor.findings import CODES
 from offpath.dpu_daemon.doctor.keys import check_keys
 from offpath.dpu_daemon.doctor.machine import check_machine
-from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes
+from offpath.dpu_daemon.doctor.place import check_directory, check_helper_user, check_limits, memlock_bytes
 from offpath.dpu_daemon.doctor.plugin import check_plugin
 from offpath.dpu_daemon.doctor.rdma import check_rdma
 
@@ -53,6 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
     findings += check_doca(config)
     if config is not None:
         findings += check_limits(config)
+        findings += check_helper_user(config)
         findings += check_keys(config)
         findings += check_plugin(config)
     return show(findings, as_json=arguments.json, who="daemon")

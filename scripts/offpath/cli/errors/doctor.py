@@ -15,6 +15,8 @@ _FIXES: Final = {
     "memlock": "`LimitMEMLOCK=` in the unit; `offpath doctor --memlock` prints the value",
     "nofile": "`LimitNOFILE=` in the unit, or fewer `max_sessions`",
     "runtime-directory": "give it to the daemon's user, mode 0700 or 0755; or choose another (`--runtime-dir`)",
+    "helper-user": "add its uid to `host_uids`, and restart the daemon",
+    "ina-directory": "start ranks of training jobs as the helper's user (docs/training.md)",
     "stale-socket": "nothing: the next daemon replaces it; if that fails, check its owner and mode",
     "journal-space": "free disk space, or set a smaller `durability.journal_mib`",
     "daemon": "`offpath daemon run`; its service manager ends a daemon that hangs",
