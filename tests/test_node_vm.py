@@ -179,7 +179,7 @@ def torch_folder(made: Path) -> Path:
     site = Path(found.origin).parent.parent
     for name in TORCH:
         if (site / name).is_dir():
-            left_out = shutil.ignore_patterns("__pycache__", "include", "*.a", "test", "tests", "bin", "*.pyi")
+            left_out = shutil.ignore_patterns("__pycache__", "include", "*.a", "test", "tests", "*.pyi")
             shutil.copytree(site / name, made / name, ignore=left_out, copy_function=link)
         elif (site / name).exists():
             link(site / name, made / name)
