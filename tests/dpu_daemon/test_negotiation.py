@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused, PeerGone
+from offpath.bindings.memory.slots import slot_stride
 from offpath.bindings.wire import negotiating
 from offpath.host_helper import Requester, Tls, connect
 from offpath.host_helper.errors import UnknownKernel
@@ -46,7 +47,7 @@ def cluster(authority: Authority) -> Iterator[Cluster]:
         "bob": {"uids": [os.getuid() + 1]},
         "few": {"max_sessions": 2},
         "slim": {"max_slots": 3},
-        "poor": {"max_bytes": 200_000},
+        "poor": {"max_bytes": 17 * slot_stride(8192) - 1},
     }
     made = Cluster(tenants, tls=tls)
     try:
@@ -255,7 +256,7 @@ def test_sizes_outside_the_protocol_are_no_hello(cluster: Cluster, changes: dict
 
 
 def test_memory_is_given_back_however_the_session_ends(cluster: Cluster) -> None:
-    """200 000 bytes hold eight slots of 8 KiB each way, and not a ninth."""
+    """The tenant's memory holds eight slots of 8 KiB each way, and not a ninth."""
     share = {"slots": 4}
     for how in ("goodbye", "hang-up", "redeemed", "redeemed and closed"):
         before = cluster.daemon.open_fds()

@@ -43,7 +43,8 @@ def listed() -> tuple[list[str], set[str]]:
 
 def source(frame: FrameType) -> str:
     """Relative to the namespace; empty: not of offpath."""
-    return frame.f_code.co_filename.partition("/offpath/")[2]
+    found = re.fullmatch(rf"{re.escape(str(ROOT))}/\w+/offpath/(.+)", frame.f_code.co_filename)
+    return found[1] if found else ""
 
 
 class Way:

@@ -59,6 +59,20 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
         yield made
 
 
+def fill(path: Path) -> None:
+    """Fill the manager's queue, whose length is the machine's (10 messages, or systemd's 512), so that nothing more
+    is taken before it reads."""
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+            sender.connect(str(path))
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while sender.send(b"STATUS=busy"):
+                    sent += 1
+            if not sent:
+                return
+
+
 async def settled(manager: Manager, store: Store) -> None:
     async with asyncio.timeout(20):
         while store.pending:
@@ -69,6 +83,7 @@ async def settled(manager: Manager, store: Store) -> None:
 async def test_a_manager_that_stands_still_gets_everything_once_it_moves(tmp_path: Path, manager: Manager) -> None:
     """Many more stores and removals than its queue holds; each is acknowledged, and nothing is told before."""
     store = Store(Notifier(str(tmp_path / "notify")))
+    fill(tmp_path / "notify")
     held: list[int] = []
     fds = [os.memfd_create("m") for _ in range(120)]
     for number, fd in enumerate(fds):
@@ -93,6 +108,7 @@ async def test_a_manager_that_stands_still_gets_everything_once_it_moves(tmp_pat
 async def test_what_was_dropped_before_it_was_sent_is_never_sent(tmp_path: Path, manager: Manager) -> None:
     """Its descriptor's number may be another file's by then."""
     store = Store(Notifier(str(tmp_path / "notify")))
+    fill(tmp_path / "notify")
     fds = [os.memfd_create("m") for _ in range(60)]
     for number, fd in enumerate(fds):
         store.keep(f"s-{number}", [fd])
@@ -109,6 +125,7 @@ async def test_what_was_dropped_before_it_was_sent_is_never_sent(tmp_path: Path,
 async def test_the_end_waits_for_a_slow_manager_no_longer_than_it_says(tmp_path: Path, manager: Manager) -> None:
     """It takes one message per 20 ms: each single send stays below the bound, their sum does not."""
     store = Store(Notifier(str(tmp_path / "notify")))
+    fill(tmp_path / "notify")
     for number in range(200):
         store.adopt(f"s-{number}")
         store.forget(f"s-{number}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from mmap import PAGESIZE
 from typing import Any
 
 import pytest
@@ -118,10 +119,11 @@ def test_inside_a_kernel_the_lane_is_known(monkeypatch: pytest.MonkeyPatch) -> N
         return current_lane()
 
     assert contextvars.copy_context().run(inside) is lane
-    assert (lane.memory.landing_bytes, lane.memory.result_bytes, lane.memory.device) == (8192, 4096, (1, 0))
+    landing, result = -(-8192 // PAGESIZE) * PAGESIZE, -(-4096 // PAGESIZE) * PAGESIZE
+    assert (lane.memory.landing_bytes, lane.memory.result_bytes, lane.memory.device) == (landing, result, (1, 0))
     assert (lane.memory.pointer, lane.memory.stream) == (reserved.pointer, 0)
-    lane.memory.write(8190, b"over")
-    assert (reserved.read(8190, 4), lane.memory.read(8192, 2)) == (b"over", b"er")
+    lane.memory.write(landing - 2, b"over")
+    assert (reserved.read(landing - 2, 4), lane.memory.read(landing, 2)) == (b"over", b"er")
     memory.close()
     gpu.close()
 

@@ -111,8 +111,11 @@ def file(tmp_path: Path) -> Iterator[str]:
         sys.modules.pop(name, None)
 
 
-def test_modules_beside_the_file_are_executed_anew_and_others_are_not(file: str, tmp_path: Path) -> None:
+def test_modules_beside_the_file_are_executed_anew_and_others_are_not(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also within a second, and with the same size: no cached bytecode is taken for the new source."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # an environment may have it otherwise
     assert list(load_helper(file).kernels) == ["one"]
     inner, ours = sys.modules["pack.inner"], sys.modules["offpath.host_helper.kernels"]
     for name in ("two", "six", "ten"):

@@ -12,6 +12,9 @@ import os
 import runpy
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any, Final
 
@@ -39,8 +42,7 @@ def reload_helper(path: str) -> Helper:
         del sys.modules[name]
     importlib.invalidate_caches()
     linecache.checkcache()
-    # Cached bytecode is found by the source's time in whole seconds and by its size: a quick change may keep both.
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.meta_path.insert(0, fresh := _FromSource(folder))
     try:
         return load_helper(path)
     except BaseException:
@@ -49,20 +51,48 @@ def reload_helper(path: str) -> Helper:
         sys.modules.update(former)
         raise
     finally:
-        sys.dont_write_bytecode = writes
+        sys.meta_path.remove(fresh)
 
 
 def _beside(folder: str) -> dict[str, ModuleType]:
     """The modules by name that a reload executes anew."""
-    return {name: module for name, module in list(sys.modules.items()) if _is_beside(name, module, folder)}
+    modules = list(sys.modules.items())
+    return {name: module for name, module in modules if _is_beside(name, getattr(module, "__file__", None), folder)}
 
 
-def _is_beside(name: str, module: ModuleType, folder: str) -> bool:
-    file = getattr(module, "__file__", None)
+def _is_beside(name: str, file: object, folder: str) -> bool:
     if not isinstance(file, str) or not file.endswith(".py") or name.partition(".")[0] in ("offpath", "__main__"):
         return False
     inside = os.path.relpath(os.path.realpath(file), folder).split(os.sep)
     return inside[0] != os.pardir and not any(part in _INSTALLED for part in inside)
+
+
+class _NoBytecode(SourceFileLoader):
+    """Compiles the source. Cached bytecode is found by the source's time in whole seconds and by its size, and a quick
+    change may keep both."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:  # type: ignore[override]
+        """Raises: OSError: always; without a time the cache is neither read nor written."""
+        raise OSError(f"{path}: its bytecode is not cached")
+
+
+class _FromSource(MetaPathFinder):
+    """Finds the modules beside the file, and only them, as Python would, but loads them without cached bytecode."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None: it is not one of them, or has no source."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return None
+        if not _is_beside(fullname, spec.origin, self._folder):
+            return None
+        spec.loader = _NoBytecode(spec.loader.name, spec.loader.path)
+        return spec
 
 
 def _load(path: str) -> dict[str, Any]:
