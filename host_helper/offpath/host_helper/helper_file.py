@@ -71,7 +71,7 @@ class _NoBytecode(SourceFileLoader):
     """Compiles the source. Cached bytecode is found by the source's time in whole seconds and by its size, and a quick
     change may keep both."""
 
-    def path_stats(self, path: str) -> Mapping[str, Any]:  # type: ignore[override]
+    def path_stats(self, path: str) -> Mapping[str, Any]:
         """Raises: OSError: always; without a time the cache is neither read nor written."""
         raise OSError(f"{path}: its bytecode is not cached")
 
