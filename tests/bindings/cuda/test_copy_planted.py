@@ -6,6 +6,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from mmap import PAGESIZE
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,7 +154,7 @@ def unpins_without_waiting_for_the_copy(patch: Patch) -> None:
     patch(CudaLane, "synchronize", lambda self: None)
 
 
-@planted(UNDER_A_COPY, r"8192, 0")
+@planted(UNDER_A_COPY, rf"{2 * PAGESIZE}, 0")
 def never_unpins(patch: Patch) -> None:
     patch(CudaLane, "unpin", lambda self, address: None)
 

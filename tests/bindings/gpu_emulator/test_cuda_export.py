@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from mmap import PAGESIZE as PAGE
 from pathlib import Path
 
 import pynvml
@@ -20,22 +21,25 @@ def test_an_export_is_made_of_whole_pages_of_one_allocation(nvml: Nvml, cuda: Cu
     nvml(mig="off", slice_bytes=SLICE)
     one = cuda()
     one.do(
-        "begin(); v.p = int(ok(d.cuMemAlloc(16384))); v.fds = []; "
+        f"begin(); v.p = int(ok(d.cuMemAlloc({4 * PAGE}))); v.fds = []; "
         "D = d.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD; v.D = D"
     )
     exported = "result = [code(d.cuMemGetHandleForAddressRange(v.p + at, n, v.D, f)) for at, n, f in {}]"
     assert one.do(
-        exported.format([(1, 4096, 0), (0, 4095, 0), (0, 0, 0), (0, 20480, 0), (16384, 4096, 0), (0, 4096, 1)])
+        exported.format(
+            [(1, PAGE, 0), (0, PAGE - 1, 0), (0, 0, 0), (0, 5 * PAGE, 0), (4 * PAGE, PAGE, 0), (0, PAGE, 1)]
+        )
     ) == [1] * 5 + [801]
-    assert one.do(exported.format([(4096, 8192, 0), (4096, 8192, 0), (0, 8192, 0), (0, 4096, 0)])) == [0, 0, 801, 0]
+    whole = [(PAGE, 2 * PAGE, 0), (PAGE, 2 * PAGE, 0), (0, 2 * PAGE, 0), (0, PAGE, 0)]
+    assert one.do(exported.format(whole)) == [0, 0, 801, 0]
 
 
 @pytest.mark.parametrize("ordering", [0, 100])
 def test_what_a_peer_writes_needs_a_flush_below_ordering_100(nvml: Nvml, cuda: Cuda, ordering: int) -> None:
     nvml(mig="off", slice_bytes=SLICE, ordering=ordering)
     one = cuda()
-    one.do("begin(); v.p = ok(d.cuMemAlloc(8192)); write(v.p, b'old' * 100); v.fd = " + EXPORT.format("v.p", 8192))
-    assert one.do("result = [os.fstat(v.fd).st_size, os.pread(v.fd, 3, 0).decode()]") == [8192, "old"]
+    one.do(f"begin(); v.p = ok(d.cuMemAlloc({PAGE})); write(v.p, b'old' * 100); v.fd = " + EXPORT.format("v.p", PAGE))
+    assert one.do("result = [os.fstat(v.fd).st_size, os.pread(v.fd, 3, 0).decode()]") == [PAGE, "old"]
     assert one.do("os.pwrite(v.fd, b'new', 0); result = read(v.p, 6).decode()") == ("newold" if ordering else "oldold")
     flush = (
         "T, S = d.CUflushGPUDirectRDMAWritesTarget, d.CUflushGPUDirectRDMAWritesScope\n"
@@ -58,7 +62,7 @@ def test_an_export_keeps_the_instance_in_use_wherever_it_is_open(nvml: Nvml, cud
     server.bind(str(tmp_path / "s"))
     server.listen()
     sent = (
-        "import socket; begin(); p = ok(d.cuMemAlloc(4096)); write(p, b'kept'); fd = " + EXPORT.format("p", 4096) + "\n"
+        f"import socket; begin(); p = ok(d.cuMemAlloc({PAGE})); write(p, b'kept'); fd = {EXPORT.format('p', PAGE)}\n"
         f"s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect({str(tmp_path / 's')!r}); "
         "socket.send_fds(s, [b'x'], [fd])"
     )
@@ -84,19 +88,18 @@ def test_exported_memory_leaves_its_bytes_to_the_next_process(nvml: Nvml, cuda: 
     one = cuda(CUDA_VISIBLE_DEVICES=uuid)
     one.do(
         "begin(); v.p = ok(d.cuMemAlloc(4 << 20)); v.fd = "
-        + EXPORT.format("v.p", 8192)
-        + "; ok(d.cuMemsetD8(v.p, 0xAB, 8192)); ok(d.cuCtxSynchronize())"
+        + EXPORT.format("v.p", PAGE)
+        + f"; ok(d.cuMemsetD8(v.p, 0xAB, {PAGE})); ok(d.cuCtxSynchronize())"
     )
     one.kill()
-    assert (
-        cuda(CUDA_VISIBLE_DEVICES=uuid).do("begin(); p = ok(d.cuMemAlloc(4 << 20)); result = read(p, 8192)[-1]") == 0xAB
-    )
+    last = f"begin(); p = ok(d.cuMemAlloc(4 << 20)); result = read(p, {PAGE})[-1]"
+    assert cuda(CUDA_VISIBLE_DEVICES=uuid).do(last) == 0xAB
 
 
 def test_a_whole_gpu_keeps_its_mode_while_memory_of_it_is_exported(nvml: Nvml, cuda: Cuda) -> None:
     device = nvml(mig="off", slice_bytes=SLICE)
     one = cuda()
-    one.do("begin(); v.p = ok(d.cuMemAlloc(4096)); v.fd = " + EXPORT.format("v.p", 4096))
+    one.do(f"begin(); v.p = ok(d.cuMemAlloc({PAGE})); v.fd = {EXPORT.format('v.p', PAGE)}")
     one.do("ok(d.cuDevicePrimaryCtxRelease(0))")
     assert pynvml.nvmlDeviceSetMigMode(device, 1) == pynvml.NVML_ERROR_IN_USE
     one.do("os.close(v.fd)")

@@ -19,7 +19,8 @@ KILLS = 24
 LONGEST_MS = 30
 
 BUSY = """
-import ctypes, os, sys
+import ctypes, mmap, os, sys
+page = ctypes.c_size_t(mmap.PAGESIZE)
 cuda = ctypes.CDLL(sys.argv[1])
 context, fd = ctypes.c_void_p(), ctypes.c_int()
 def ok(code):
@@ -31,13 +32,13 @@ cuda.cuCtxSetCurrent(context)
 print(flush=True)
 while True:
     held = []
-    for size in (4096, 1 << 20, 8192, 3 << 20):
+    for size in (page.value, 1 << 20, 2 * page.value, 3 << 20):
         pointer = ctypes.c_uint64()
         if not ok(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))):
             continue
         held.append(pointer)
-        ok(cuda.cuMemGetHandleForAddressRange(ctypes.byref(fd), pointer, ctypes.c_size_t(4096), 1, ctypes.c_uint64(0)))
-        ok(cuda.cuMemsetD8_v2(pointer, 7, ctypes.c_size_t(4096)))
+        ok(cuda.cuMemGetHandleForAddressRange(ctypes.byref(fd), pointer, page, 1, ctypes.c_uint64(0)))
+        ok(cuda.cuMemsetD8_v2(pointer, 7, page))
         os.close(fd.value)
     cuda.cuCtxSynchronize()
     for pointer in held:
