@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,8 @@ HERE = Path(__file__).relative_to(ROOT)
 @cache
 def texts() -> dict[Path, str]:
     """Every text file that git knows, but for the outputs in docs/evidence and this file, by its path."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    git = shutil.which("git") or "false"
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("no git, or no checkout: what belongs to the repository is not known")
     found = {}
