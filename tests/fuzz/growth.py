@@ -22,7 +22,7 @@ from offpath.bindings.wire import frames
 
 from ..support.processes import quickest
 from .engine import Case
-from .target import Target
+from .target import SLOWNESS, Target
 from .targets import targets
 
 MOST_GROWTH = 16.0 * 4
@@ -47,7 +47,7 @@ def measured(target: Target) -> Iterator[Measured]:
     most = frames.MAX_FRAME_BYTES
     for make in longest(target.name):
         small, large = make(most // 16), make(most)
-        bound_ns = target.slow_ns + 1_000 * len(large.numbers)
+        bound_ns = target.slow_ns + 1_000 * SLOWNESS * len(large.numbers)
         took_ns = quickest(partial(least_ns, target, large), bound_ns, TRIES, PAUSE_S)
         ratio = quickest(partial(growth, target, small, large), MOST_GROWTH, TRIES, PAUSE_S)
         yield Measured(repr(large.data[:60]), took_ns, bound_ns, ratio)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -62,6 +63,10 @@ class Modules:
         return replace(self, **modules)
 
 
+SLOWNESS = int(os.environ.get("OFFPATH_TEST_SLOWNESS", "1"))
+"""How many times slower than a real processor this one is: tests/node/quick runs on an emulated one."""
+
+
 @dataclass(frozen=True)
 class Target:
     """One parser. ``run`` is what is timed; ``check`` gets what it returned and raises AssertionError; ``shape`` says
@@ -74,5 +79,5 @@ class Target:
     mutate: Mutation
     codes: frozenset[str]
     shape: Callable[[Any], str] = field(default=lambda got: "")
-    slow_ns: int = 10_000_000
+    slow_ns: int = 10_000_000 * SLOWNESS
     """No input may hold the parser up for longer."""
