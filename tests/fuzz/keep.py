@@ -19,7 +19,17 @@ from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.ina import packets
 from offpath.bindings.mig import gpu_model
-from offpath.bindings.wire import cluster, control, fields, ina_admin, inc_admin, negotiating, regions, work_admin
+from offpath.bindings.wire import (
+    cluster,
+    control,
+    fields,
+    ina_admin,
+    inc_admin,
+    negotiating,
+    regions,
+    signatures,
+    work_admin,
+)
 from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
@@ -192,6 +202,10 @@ def messages(name: str) -> list[Any]:
     end = negotiating.QueuePairEnd(
         qp_num=(1 << 24) - 1, psn=1, gid="::ffff:10.99.0.1", mtu=5, doorbells=64, memory=most, rkey=(1 << 32) - 1
     )
+    tensors = [signatures.TensorSpec(name=f"{'t' * 60}-{n}", dtype="float32", shape=[-1, 3]) for n in range(8)]
+    signature = signatures.KernelSignature(
+        name="echo", model="echo", model_version=2, labels=["stable"], inputs=tensors, outputs=tensors[:1]
+    )
     models = [control.ModelDemand(model=f"{'m' * 60}-{n}", demand=14) for n in range(fields.MAX_MODELS)]
     every: dict[str, list[Any]] = {
         "control_to_daemon": [
@@ -199,6 +213,7 @@ def messages(name: str) -> list[Any]:
             negotiating.Hello(slots=1, payload_bytes=0, result_bytes=0),
             negotiating.Hello(tenant="n" * 64, token="t" * 256, slots=1024, payload_bytes=most, result_bytes=most),
             negotiating.Redeem(ticket=token, end=end),
+            negotiating.Describe(name="echo"),
             control.Goodbye(),
         ],
         "control_to_requester": [
@@ -210,6 +225,8 @@ def messages(name: str) -> list[Any]:
             negotiating.Refused(code="denied", detail="no tenant", retry_after_ms=1000),
             negotiating.Kernels(kernels=[kernel]),
             negotiating.Kernels(kernels=[]),
+            negotiating.Described(name="echo", signature=None),
+            negotiating.Described(name="echo", signature=signature),
             control.Closing(code="slot_in_use", detail="3"),
         ],
         "control_host_to_daemon": [
@@ -223,6 +240,8 @@ def messages(name: str) -> list[Any]:
             ),
             control.KernelNeeds(name="echo", memory_bytes=6 << 30, models=models[:2]),
             control.KernelNeeds(name="e" * 64, memory_bytes=1 << 50, models=models),
+            signature,
+            signature.model_copy(update={"inputs": [], "outputs": [], "labels": []}),
             control.KernelsReloaded(revision=1, kernels=[control.KernelOffer(name="echo", demand=14)]),
             control.KernelsReloaded(
                 revision=(1 << 32) - 1, needs_count=32,

@@ -48,6 +48,14 @@ def echo(*arrays: Array) -> tuple[Array, ...]:
     return arrays
 
 
+@helper.kernel(
+    "scale", demand=14, inputs={"x": ("fp32", [-1, 3])}, outputs={"y": ("fp32", [-1, 3])}, model="scaling", version=2,
+    labels=["stable"],
+)  # fmt: skip
+def scale(x: Array) -> Array:
+    return x * 2
+
+
 @helper.kernel("sum", demand=14)
 def total(array: Array) -> Array:
     return np.array([array.sum(dtype=np.float64)])

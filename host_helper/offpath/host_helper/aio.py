@@ -16,6 +16,7 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Tls
 from offpath.host_helper.requester import RETRIES, news_wait_s
@@ -66,6 +67,22 @@ class AsyncRequester:
         async with self._asking:  # one thread at a time reads the negotiation
             await self._loop.run_in_executor(None, negotiation.update)
         return negotiation.is_emulated(kernel)
+
+    async def signature(self, kernel: str) -> KernelSignature | None:
+        """See `Requester.signature`."""
+        await self._kernel_id(kernel)
+        negotiation = self._link.negotiation
+        async with self._asking:
+            return await self._loop.run_in_executor(None, negotiation.describe, kernel)
+
+    async def kernels(self) -> dict[str, negotiating.KernelInfo]:
+        """The kernels by the daemon's last list. Raises: PeerGone: the session is lost for good."""
+        if self._gone is not None:
+            raise self._gone
+        negotiation = self._link.negotiation
+        async with self._asking:
+            await self._loop.run_in_executor(None, negotiation.update)
+        return negotiation.kernels
 
     async def submit(
         self,

@@ -19,7 +19,9 @@ from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.demands import parse_demand, parse_memory
+from offpath.host_helper.signatures import Declared, signature
 
 KernelFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=KernelFunction)
@@ -38,6 +40,7 @@ class Kernel:
     that its worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
     the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
+    ``signature``: what it declared of its tensors; None: nothing.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Kernel:
     models: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: int = 0
     is_auto: bool = False
+    signature: KernelSignature | None = None
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -143,6 +147,11 @@ class KernelTable:
         pre: KernelFunction | None = None,
         post: KernelFunction | None = None,
         tensors: str = "numpy",
+        inputs: Declared | None = None,
+        outputs: Declared | None = None,
+        model: str | None = None,
+        version: int = 1,
+        labels: Sequence[str] = (),
     ) -> Callable[[_F], _F]:
         """Register the decorated function under ``name``.
 
@@ -158,9 +167,14 @@ class KernelTable:
             tensors: what the function gets. "numpy": numpy arrays over the lane's memory; where that is a GPU's, copies
                 of it. "torch", "cupy": tensors of that library over the lane's memory, on the lane's device and stream.
                 "pointer": `LaneTensor`s, for code that creates its own tensors (``torch.from_dlpack``).
+            inputs, outputs: the tensors that it takes and returns: dtype and dims by name, -1 for a dimension of any
+                length. ``{"image": ("fp32", [-1, 3, 224, 224])}``. A kernel that declares them is also a model, which
+                clients of the Open Inference Protocol reach by the gateway.
+            model, version, labels: of that model. None: the kernel's name.
 
         Raises: ValueError: a demand or a memory out of range, a duplicate or invalid name, an unknown ``tensors`` or
-        one whose library is not installed, or more kernels than a helper may offer.
+        one whose library is not installed, an invalid signature, a second kernel of one model and version, or more
+        kernels than a helper may offer.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -171,10 +185,13 @@ class KernelTable:
         try:
             share, models = parse_demand(demand) if demand != "auto" else (100, {})
             memory_bytes = parse_memory(memory)
+            declared = signature(name, inputs, outputs, model, version, labels)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
             raise ValueError(f"kernel {name!r} is registered already")
+        if declared is not None and (other := self._same_version(declared)):
+            raise ValueError(f"kernel {name!r}: {other!r} is version {version} of model {declared.model!r} already")
         if tensors not in TENSORS:
             raise ValueError(f"kernel {name!r}: tensors={tensors!r} is none of {', '.join(TENSORS)}")
         if tensors != "pointer" and find_spec(tensors) is None:
@@ -182,11 +199,19 @@ class KernelTable:
 
         def register(function: _F) -> _F:
             self.kernels[name] = Kernel(
-                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto"
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", declared
             )
             return function
 
         return register
+
+    def _same_version(self, declared: KernelSignature) -> str:
+        """Name of the kernel that is this version of this model; empty: none."""
+        for kernel in self.kernels.values():
+            other = kernel.signature
+            if other is not None and (other.model, other.model_version) == (declared.model, declared.model_version):
+                return kernel.name
+        return ""
 
     def lane_opened(self, function: Callable[[LaneContext], None]) -> Callable[[LaneContext], None]:
         """Decorator: call the function in each worker when its lane is reserved, before its first job (to load a

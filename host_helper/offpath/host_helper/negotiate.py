@@ -21,6 +21,7 @@ from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.bindings.wire.signatures import KernelSignature
 
 _MOST_TIMEOUT_S: Final = 86_400
 
@@ -105,6 +106,28 @@ class Negotiation:
             self.update()  # the daemon may have sent a reason
             reason = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
             raise PeerGone(f"negotiation: {reason}") from None
+
+    def describe(self, kernel: str) -> KernelSignature | None:
+        """Ask the daemon what the kernel takes and returns. None: it does not know.
+
+        Raises: PeerGone: it is gone, has closed, or did not answer in time. ControlError: an invalid answer.
+        """
+        try:
+            self._sock.settimeout(self._timeout_s)
+            self._sock.sendall(frame(control.encode(negotiating.Describe(name=kernel))))
+        except OSError as fault:
+            raise PeerGone(f"negotiation: {fault}") from None
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                answer = control.decode(negotiating.TO_REQUESTER, self._next(deadline))
+            except TimeoutError as late:
+                raise PeerGone(f"negotiation: {late}") from None
+            if isinstance(answer, negotiating.Described) and answer.name == kernel:
+                return answer.signature
+            if isinstance(answer, control.Closing | negotiating.Refused):
+                raise PeerGone(f"{answer.code}: {answer.detail}")
+            self._note(answer)
 
     def is_emulated(self, kernel: str) -> bool | None:
         """Whether a GPU that serves the kernel is emulated, by the daemon's last list. None: the daemon does not list

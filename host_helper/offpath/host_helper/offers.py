@@ -13,6 +13,7 @@ from offpath.bindings.mig import WHOLE
 from offpath.bindings.ports import Gpu, HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.fields import MAX_GPUS
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.demands import needs
 from offpath.host_helper.kernels import KernelTable
 
@@ -27,10 +28,10 @@ def helper_hello(
     name: str, incarnation: str, table: KernelTable, gpus: int, held: int, needed: int, revision: int
 ) -> control.HelperHello:
     """The first message. The last four: how many GPUs, held instances and needs of kernels follow, and how often the
-    process has reloaded its kernels."""
+    process has reloaded its kernels. The signatures that follow are those of the table."""
     return control.HelperHello(
         name=name, pid=os.getpid(), kernels=kernel_offers(table), gpu_count=gpus, incarnation=incarnation,
-        held_count=held, needs_count=needed, revision=revision,
+        held_count=held, needs_count=needed, signature_count=len(signatures(table)), revision=revision,
     )  # fmt: skip
 
 
@@ -50,16 +51,24 @@ def take_leave(connection: HostConnection) -> None:
 
 def kernels_reloaded(
     table: KernelTable, gpus: Sequence[Gpu], revision: int
-) -> list[control.KernelsReloaded | control.KernelNeeds]:
+) -> list[control.KernelsReloaded | control.KernelNeeds | KernelSignature]:
     """The messages about the kernels of a reload, in order."""
     needed = needs(table.kernels.values(), gpus)
-    first = control.KernelsReloaded(revision=revision, kernels=kernel_offers(table), needs_count=len(needed))
-    return [first, *needed]
+    declared = signatures(table)
+    first = control.KernelsReloaded(
+        revision=revision, kernels=kernel_offers(table), needs_count=len(needed), signature_count=len(declared)
+    )
+    return [first, *needed, *declared]
 
 
 def kernel_offers(table: KernelTable) -> list[control.KernelOffer]:
     """All kernels, with their R."""
     return [control.KernelOffer(name=kernel.name, demand=kernel.demand) for kernel in table.kernels.values()]
+
+
+def signatures(table: KernelTable) -> list[KernelSignature]:
+    """Those that kernels declare."""
+    return [kernel.signature for kernel in table.kernels.values() if kernel.signature is not None]
 
 
 def instance_held(order: control.OpenInstance, lanes: Iterable[tuple[int, int]]) -> control.InstanceHeld:

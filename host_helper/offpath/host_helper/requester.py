@@ -20,6 +20,7 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Negotiation, Tls
 from offpath.host_helper.resume import Return, Way, outcome_of
@@ -119,6 +120,13 @@ class Requester:
         """
         self._link.negotiation.update()
         return self._link.negotiation.is_emulated(kernel)
+
+    def signature(self, kernel: str) -> KernelSignature | None:
+        """The inputs and outputs that ``kernel`` declares. None: it declares none, or no helper has offered it since
+        the daemon's process started. Raises: UnknownKernel, PeerGone.
+        """
+        self._kernel_number(kernel, None)
+        return self._link.negotiation.describe(kernel)
 
     def submit(
         self,

@@ -20,7 +20,7 @@ from offpath.bindings import ports
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.ina import packets
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import admin, codes, control, fields, header, host, negotiating, regions
+from offpath.bindings.wire import admin, codes, control, fields, header, host, negotiating, regions, signatures
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs" / "protocol.md", *sorted((ROOT / "docs" / "protocol").glob("*.md"))]
@@ -295,7 +295,7 @@ def message_models(union: Any) -> list[type[BaseModel]]:
 
 RECORDS = [
     model
-    for module in (control, negotiating, admin)
+    for module in (control, negotiating, admin, signatures)
     for model in vars(module).values()
     if isinstance(model, type) and issubclass(model, module._Message) and model is not module._Message
 ]

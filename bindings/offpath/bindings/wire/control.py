@@ -1,8 +1,9 @@
 """Control messages: pydantic models in orjson, versioned, one ``kind`` each (docs/design.md, Negotiation and wire).
 
 Those of a requester are in `wire.negotiating`. Here are the rare messages of the host channel; the frequent ones are
-structs in `wire.host`. Host → daemon: HelperHello, GpuOffer, KernelNeeds, KernelsReloaded, InstanceHeld, WorkerHello,
-InstanceFailed, LaneLoading, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied, GpuLost, InaStates, Pong, Goodbye.
+structs in `wire.host`. Host → daemon: HelperHello, GpuOffer, KernelNeeds, KernelSignature (`wire.signatures`),
+KernelsReloaded, InstanceHeld, WorkerHello, InstanceFailed, LaneLoading, LaneReady, LaneScrubbed, InstanceClosed,
+WorkerDied, GpuLost, InaStates, Pong, Goodbye.
 Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane, CloseInstance, KillWorker, RenewWorker,
 InaEpoch, InaAsk, Ping, Closing.
 """
@@ -42,6 +43,7 @@ from offpath.bindings.wire.fields import (
     Token,
     at_most,
 )
+from offpath.bindings.wire.signatures import KernelSignature
 
 _MOST_LISTED: Final = 64  # errors; a frame can hold thousands, and each costs 1 µs to describe
 _T = TypeVar("_T")
@@ -130,9 +132,9 @@ class GpuOffer(_Message):
 
 class HelperHello(_Message):
     """First message of a helper's supervisor. ``name`` identifies the helper among those of the daemon,
-    ``incarnation`` its process. ``needs_count`` KernelNeeds and ``gpu_count`` GpuOffers follow. A reconnecting helper
-    sends ``held_count`` InstanceHeld messages, one for each instance that it still has. ``revision``: how often it has
-    reloaded its kernels."""
+    ``incarnation`` its process. ``needs_count`` KernelNeeds, ``signature_count`` KernelSignatures and ``gpu_count``
+    GpuOffers follow. A reconnecting helper sends ``held_count`` InstanceHeld messages, one for each instance that it
+    still has. ``revision``: how often it has reloaded its kernels."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
@@ -143,18 +145,21 @@ class HelperHello(_Message):
     incarnation: Annotated[str, Field(max_length=64)] = ""
     held_count: Annotated[int, Field(ge=0, le=MAX_HELD)] = 0
     needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
+    signature_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
     revision: U32 = 0
 
 
 class KernelsReloaded(_Message):
     """The helper serves these kernels from now on, in the place of those before, and starts workers with their code.
-    ``needs_count`` KernelNeeds follow. ``revision``: how often the helper's process has reloaded its kernels; greater
-    than that of its hello and of all such messages before. The daemon replies with HostKernels."""
+    ``needs_count`` KernelNeeds and ``signature_count`` KernelSignatures follow. ``revision``: how often the helper's
+    process has reloaded its kernels; greater than that of its hello and of all such messages before. The daemon replies
+    with HostKernels."""
 
     kind: Literal["kernels_reloaded"] = "kernels_reloaded"
     revision: U32
     kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
     needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
+    signature_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
 
 
 class HostWelcome(_Message):
@@ -389,8 +394,9 @@ class Pong(_Message):
 
 
 _FromHost = (
-    HelperHello | GpuOffer | KernelNeeds | KernelsReloaded | InstanceHeld | WorkerHello | InstanceFailed | LaneLoading
-    | LaneReady | LaneScrubbed | InstanceClosed | WorkerDied | GpuLost | InaStates | Pong | Goodbye
+    HelperHello | GpuOffer | KernelNeeds | KernelSignature | KernelsReloaded | InstanceHeld | WorkerHello
+    | InstanceFailed | LaneLoading | LaneReady | LaneScrubbed | InstanceClosed | WorkerDied | GpuLost | InaStates | Pong
+    | Goodbye
 )  # fmt: skip
 HostToDaemon = Annotated[_FromHost, Field(discriminator="kind")]
 _ToHost = (

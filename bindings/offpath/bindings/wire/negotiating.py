@@ -1,7 +1,8 @@
 """Control messages of a requester's negotiation (docs/design.md, Negotiation and wire). `wire.control` encodes and
 decodes them.
 
-Requester → daemon: Hello, Redeem, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels, Durable, Closing.
+Requester → daemon: Hello, Redeem, Describe, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels,
+Described, Durable, Closing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from offpath.bindings.wire.fields import (
     TenantToken,
     Token,
 )
+from offpath.bindings.wire.signatures import KernelSignature
 
 
 class _Message(BaseModel):
@@ -160,9 +162,24 @@ class Kernels(_Message):
     kernels: KernelList
 
 
-ToDaemon = Annotated[Hello | Redeem | Goodbye, Field(discriminator="kind")]
-ToRequester = Annotated[Welcome | Redeemed | Refused | Kernels | Durable | Closing, Field(discriminator="kind")]
-TO_DAEMON: Final[TypeAdapter[Hello | Redeem | Goodbye]] = TypeAdapter(ToDaemon, config=HIDING)
-TO_REQUESTER: Final[TypeAdapter[Welcome | Redeemed | Refused | Kernels | Durable | Closing]] = TypeAdapter(
-    ToRequester, config=HIDING
-)
+class Describe(_Message):
+    """Asks for the signature of a kernel. The reply is Described."""
+
+    kind: Literal["describe"] = "describe"
+    name: Name
+
+
+class Described(_Message):
+    """The signature of kernel ``name``; null: no helper has declared one."""
+
+    kind: Literal["described"] = "described"
+    name: Name
+    signature: KernelSignature | None
+
+
+_ToDaemon = Hello | Redeem | Describe | Goodbye
+_ToRequester = Welcome | Redeemed | Refused | Kernels | Described | Durable | Closing
+ToDaemon = Annotated[_ToDaemon, Field(discriminator="kind")]
+ToRequester = Annotated[_ToRequester, Field(discriminator="kind")]
+TO_DAEMON: Final[TypeAdapter[_ToDaemon]] = TypeAdapter(ToDaemon, config=HIDING)
+TO_REQUESTER: Final[TypeAdapter[_ToRequester]] = TypeAdapter(ToRequester, config=HIDING)

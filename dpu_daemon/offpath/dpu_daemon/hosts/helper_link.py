@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from offpath.bindings.ports import HostConnection
 from offpath.bindings.wire import control
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs import commands
@@ -15,16 +16,23 @@ from offpath.sched.jobs import commands
 
 @dataclass(slots=True, eq=False)
 class ReloadedKernels:
-    """A helper's message about its new kernels, and those of their needs that have arrived, by name."""
+    """A helper's message about its new kernels, and what has arrived of their needs and signatures, by name."""
 
     message: control.KernelsReloaded
     needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
+    signatures: dict[str, KernelSignature] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything that the message announces has arrived."""
+        message = self.message
+        return len(self.needs) >= message.needs_count and len(self.signatures) >= message.signature_count
 
 
 @dataclass(slots=True, eq=False)
 class HelperLink:
-    """A helper's supervisor: its channel, its hello and its offers. ``number``: its generation. ``needs``: of its
-    kernels, by name."""
+    """A helper's supervisor: its channel, its hello and its offers. ``number``: its generation. ``needs`` and
+    ``signatures``: of its kernels, by name."""
 
     number: int
     connection: HostConnection
@@ -33,6 +41,7 @@ class HelperLink:
     emulated: dict[str, bool] = field(default_factory=dict)
     """Whether a GPU is emulated, by its identity."""
     needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
+    signatures: dict[str, KernelSignature] = field(default_factory=dict)
     reload: ReloadedKernels | None = None
     """What it reloads, until all of it has arrived."""
     held: list[control.InstanceHeld] = field(default_factory=list)
@@ -47,7 +56,7 @@ class HelperLink:
     def is_complete(self) -> bool:
         """True if everything that its hello announces has arrived."""
         hello = self.hello
-        has_kernels = len(self.needs) >= hello.needs_count
+        has_kernels = len(self.needs) >= hello.needs_count and len(self.signatures) >= hello.signature_count
         return has_kernels and len(self.gpus) >= hello.gpu_count and len(self.held) >= hello.held_count
 
     @property

@@ -21,7 +21,7 @@ from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
-from offpath.dpu_daemon.hosts.offers import check_held, check_needs, gpu_spec, identity, kernel_of
+from offpath.dpu_daemon.hosts.offers import KernelDetails, check_held, gpu_spec, identity, kernel_of, take_detail
 from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.hosts.reloading import receive
 from offpath.dpu_daemon.hosts.welcome import host_welcome_messages
@@ -139,11 +139,10 @@ class HostSide:
             helper.gpus.append(gpu_spec(message, helper.name, helper.gpus))
             helper.emulated[identity(helper.name, message.uuid)] = message.is_emulated
             self._join_if_complete(helper)
-        elif isinstance(message, control.KernelNeeds) and not helper.is_joined:
-            check_needs(message, helper.hello.kernels, helper.needs)
-            helper.needs[message.name] = message
+        elif isinstance(message, KernelDetails) and not helper.is_joined:
+            take_detail(message, helper.hello.kernels, helper.needs, helper.signatures)
             self._join_if_complete(helper)
-        elif isinstance(message, control.KernelsReloaded | control.KernelNeeds) and helper.is_joined:
+        elif isinstance(message, control.KernelsReloaded | KernelDetails) and helper.is_joined:
             if receive(helper, message):
                 self._reloaded(helper)
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
@@ -217,7 +216,9 @@ class HostSide:
             return
         try:
             is_emulated = any(helper.emulated.values())
-            ids = self.kernels.learn(helper.name, helper.hello.kernels, is_emulated=is_emulated)
+            ids = self.kernels.learn(
+                helper.name, helper.hello.kernels, is_emulated=is_emulated, signatures=helper.signatures
+            )
         except ProtocolError as fault:
             self._helper_gone(helper, str(fault))
             return
@@ -287,7 +288,8 @@ class HostSide:
         """A joined helper serves other kernels: replace the workers that run the former code. Raises: ProtocolError: no
         number is left."""
         hello = helper.hello
-        ids = self.kernels.learn(helper.name, hello.kernels, is_emulated=any(helper.emulated.values()))
+        is_emulated = any(helper.emulated.values())
+        ids = self.kernels.learn(helper.name, hello.kernels, is_emulated=is_emulated, signatures=helper.signatures)
         orders = self._dispatched(helper, self._reload_event(helper, ids))
         # The numbers precede the orders that start workers: those call their kernels by number.
         for message in (control.HostKernels(kernel_ids=ids, revision=hello.revision), *orders):

@@ -3,12 +3,13 @@ neither after a restart nor after its name was forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire.control import KernelOffer
 from offpath.bindings.wire.negotiating import KernelInfo
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.sched.jobs.ledger import Ledger
 
 _MOST_FORMER: Final = 1024
@@ -25,9 +26,19 @@ class KernelRegistry:
         self._names = {known.kernel: known.name for known in ledger.known.values()}
         self._emulated: dict[str, dict[str, bool]] = {}
         """By kernel and helper, of those that were offered to this process: the journal does not record it."""
+        self._signatures: dict[str, KernelSignature] = {}
+        """By kernel: the one declared last. A helper that reattaches declares it again."""
 
-    def learn(self, helper: str, offers: Sequence[KernelOffer], *, is_emulated: bool) -> dict[str, int]:
+    def learn(
+        self,
+        helper: str,
+        offers: Sequence[KernelOffer],
+        *,
+        is_emulated: bool,
+        signatures: Mapping[str, KernelSignature],
+    ) -> dict[str, int]:
         """Returns the numbers of the helper's kernels: known ones, or new ones. ``is_emulated``: a GPU of it is.
+        ``signatures``: those that it declares. A kernel that it offers without one has none from now on.
 
         Raises: ProtocolError: no number is left; only a new lineage of the journal has more.
         """
@@ -45,6 +56,8 @@ class KernelRegistry:
             for name, helpers in self._emulated.items()
             if name in known
         }
+        declared = {name: each for name, each in self._signatures.items() if name in known and name not in ids}
+        self._signatures = {**declared, **{name: signatures[name] for name in ids if name in signatures}}
         for name in ids:
             self._emulated.setdefault(name, {})[helper] = is_emulated
         self._names.update((number, name) for name, number in ids.items())
@@ -65,6 +78,11 @@ class KernelRegistry:
             )
             for each in self._ledger.known.values()
         ]  # fmt: skip
+
+    def signature(self, name: str) -> KernelSignature | None:
+        """What the kernel takes and returns. None: the helper that offered it last declared nothing, or none has
+        offered it to this process."""
+        return self._signatures.get(name)
 
     def _is_emulated(self, name: str) -> bool | None:
         """Whether a helper that may run it has emulated GPUs: those that are connected, or else the former ones. None:

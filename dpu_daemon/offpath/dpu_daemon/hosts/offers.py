@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
+from offpath.bindings.wire.signatures import KernelSignature
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import events
 
@@ -48,14 +49,30 @@ def gpu_spec(offer: control.GpuOffer, helper: str, known: list[GpuSpec]) -> GpuS
     return GpuSpec(gpu, offer.model, offer.compute_slices, offer.memory_slices, profiles, helper, links)
 
 
-def check_needs(
-    needs: control.KernelNeeds, offers: Sequence[control.KernelOffer], known: Mapping[str, control.KernelNeeds]
+KernelDetails = control.KernelNeeds | KernelSignature
+"""What a helper says of one kernel besides its name and R."""
+
+
+def take_detail(
+    detail: KernelDetails,
+    offers: Sequence[control.KernelOffer],
+    needs: dict[str, control.KernelNeeds],
+    signatures: dict[str, KernelSignature],
 ) -> None:
-    """Raises: ProtocolError: of a kernel that the helper does not serve, a second time, or with one model twice."""
-    if needs.name not in {offer.name for offer in offers}:
-        raise ProtocolError("kernel_needs", f"{needs.name} is not among the helper's kernels")
-    if needs.name in known:
-        raise ProtocolError("kernel_needs", f"{needs.name} was described before")
+    """Record what was said of a kernel. Raises: ProtocolError: it is not the helper's, is described twice, or needs one
+    GPU model twice."""
+    if detail.name not in {offer.name for offer in offers}:
+        raise ProtocolError(detail.kind, f"{detail.name} is not among the helper's kernels")
+    if detail.name in (needs if isinstance(detail, control.KernelNeeds) else signatures):
+        raise ProtocolError(detail.kind, f"{detail.name} was described before")
+    if isinstance(detail, KernelSignature):
+        signatures[detail.name] = detail
+        return
+    _check_needs(detail)
+    needs[detail.name] = detail
+
+
+def _check_needs(needs: control.KernelNeeds) -> None:
     if len({each.model for each in needs.models}) < len(needs.models):
         raise ProtocolError("kernel_needs", f"{needs.name} names a GPU model twice")
 

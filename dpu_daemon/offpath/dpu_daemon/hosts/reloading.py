@@ -1,18 +1,19 @@
-"""Receives the kernels that a joined helper has reloaded: KernelsReloaded, then their KernelNeeds."""
+"""Receives the kernels that a joined helper has reloaded: KernelsReloaded, then what it says of
+each."""
 
 from __future__ import annotations
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.hosts.helper_link import HelperLink, ReloadedKernels
-from offpath.dpu_daemon.hosts.offers import check_needs
+from offpath.dpu_daemon.hosts.offers import KernelDetails, take_detail
 
 
-def receive(helper: HelperLink, message: control.KernelsReloaded | control.KernelNeeds) -> bool:
-    """Record the message. True: all has arrived, and the helper's hello and needs are the new ones.
+def receive(helper: HelperLink, message: control.KernelsReloaded | KernelDetails) -> bool:
+    """Record the message. True: all has arrived, and the helper's hello and details are the new ones.
 
     Raises: ProtocolError: a reload before the last one is complete, a revision that does not rise, two kernels of one
-    name, or needs that belong to no reload.
+    name, or details that belong to no reload.
     """
     reload = helper.reload
     if isinstance(message, control.KernelsReloaded):
@@ -24,14 +25,13 @@ def receive(helper: HelperLink, message: control.KernelsReloaded | control.Kerne
             raise ProtocolError("kernels_reloaded", "two kernels of one name")
         reload = helper.reload = ReloadedKernels(message)
     elif reload is None:
-        raise ProtocolError("kernel_needs", f"{message.name} is described without a reload")
+        raise ProtocolError(message.kind, f"{message.name} is described without a reload")
     else:
-        check_needs(message, reload.message.kernels, reload.needs)
-        reload.needs[message.name] = message
-    if len(reload.needs) < reload.message.needs_count:
+        take_detail(message, reload.message.kernels, reload.needs, reload.signatures)
+    if not reload.is_complete:
         return False
     helper.reload = None
-    helper.needs = reload.needs
+    helper.needs, helper.signatures = reload.needs, reload.signatures
     helper.hello = helper.hello.model_copy(
         update={"kernels": reload.message.kernels, "revision": reload.message.revision}
     )

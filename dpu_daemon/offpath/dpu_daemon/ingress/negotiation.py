@@ -29,6 +29,7 @@ from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.ingress.admission import Admission, Carrier, Grant
+from offpath.dpu_daemon.ingress.describing import Describing
 from offpath.dpu_daemon.ingress.fabric_acceptor import FabricAcceptor, LoopbackAcceptor
 from offpath.dpu_daemon.ingress.streams import Conversation, StreamListener, prime
 from offpath.dpu_daemon.listening.accepting import Unidentified
@@ -208,6 +209,7 @@ class Negotiator:
             self._fabric_acceptor.check()
             grant = self.admission.admit(carrier, message, peer)
             acceptor.identified(writer)
+            describing = Describing(self._daemon.host.kernels.signature)
             while True:
                 request = control.decode(negotiating.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(request, control.Goodbye):
@@ -215,6 +217,10 @@ class Negotiator:
                     return
                 if isinstance(request, negotiating.Redeem):
                     await self._fabric_acceptor.redeem(grant, request, peer, writer.get_extra_info("socket").fileno())
+                    continue
+                if isinstance(request, negotiating.Describe):
+                    peer.send(describing.answer(request))
+                    await asyncio.sleep(0)  # one read may hold many questions: other connections get their turn
                     continue
                 raise ControlError("out_of_turn", request.kind)
         except NegotiationRefused as refused:

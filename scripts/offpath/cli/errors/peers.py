@@ -125,6 +125,11 @@ ENTRIES: Final = (
         ("model", "it matches no model; the detail lists up to eight faults", _LIBRARY),
         ("hello", "another message came before the hello", _LIBRARY),
         ("out_of_turn", "a message that is not allowed after the welcome", _LIBRARY),
+        (
+            "describe_rate",
+            "more questions about kernels than 1 024 at once, or 64 a second",
+            "ask once per kernel; the list of kernels says when one has changed",
+        ),
         ("too_long", "together with the previous parts, longer than 1 MiB", _HELPER),
         ("part", "not a part of a text", "a bug in controller or agent: use the same release of both"),
         (
@@ -246,6 +251,7 @@ ENTRIES: Final = (
         ("gpu_offer", "an impossible GPU, or one offered twice", _HELPER),
         ("gpu_lost", "the loss of a GPU that the helper did not offer", _HELPER),
         ("kernel_needs", "needs of a kernel that the helper does not serve, or twice of one", _HELPER),
+        ("kernel_signature", "a signature of a kernel that the helper does not serve, or twice of one", _HELPER),
         ("kernels_reloaded", "a reload out of turn, with an old revision, or with one name twice", _HELPER),
         ("instance_held", "a held instance with one lane twice, or without the renewals of each lane", _HELPER),
     ),

@@ -1,0 +1,66 @@
+"""Signatures of kernels: the tensors that a kernel takes and returns, and the model that it is.
+
+A helper sends them after its hello; a requester asks for them by kernel. The gateway serves a kernel as a model by its
+signature.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from offpath.bindings.wire.fields import STRICT, Name
+from offpath.bindings.wire.header import MAX_DIMS, MAX_TENSORS
+
+ANY: Final = -1
+"""A dimension of any length."""
+MAX_LABELS: Final = 8
+
+Dtype = Literal[
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "bool",
+    "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4x2", "complex64", "complex128",
+]  # fmt: skip
+Dim = Annotated[int, Field(ge=ANY, le=(1 << 48) - 1)]
+ModelVersion = Annotated[int, Field(ge=1, le=(1 << 31) - 1)]
+
+
+class _Message(BaseModel):
+    model_config = STRICT
+
+
+class TensorSpec(_Message):
+    """A tensor of a kernel: its name, its dtype of the wire, its dims; -1 is a dimension of any length."""
+
+    name: Name
+    dtype: Dtype
+    shape: Annotated[list[Dim], Field(max_length=MAX_DIMS)]
+
+
+Tensors = Annotated[list[TensorSpec], Field(max_length=MAX_TENSORS)]
+
+
+class KernelSignature(_Message):
+    """What kernel ``name`` takes and returns, in the order of its arguments and results. It is version
+    ``model_version`` of ``model``, with these labels. Names of inputs are unique, and so are those of outputs. (A field
+    ``version`` would be the protocol's.)"""
+
+    kind: Literal["kernel_signature"] = "kernel_signature"
+    name: Name
+    model: Name
+    model_version: ModelVersion = 1
+    labels: Annotated[list[Name], Field(max_length=MAX_LABELS)] = []
+    inputs: Tensors
+    outputs: Tensors
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        for each in (self.labels, [one.name for one in self.inputs], [one.name for one in self.outputs]):
+            if len(set(each)) < len(each):
+                raise ValueError("a name occurs twice")
+        return self
+
+
+def matches(shape: tuple[int, ...], declared: list[int]) -> bool:
+    """Whether a tensor's dims are those declared."""
+    return len(shape) == len(declared) and all(d in (ANY, s) for s, d in zip(shape, declared, strict=True))

@@ -1,0 +1,66 @@
+"""Declared inputs and outputs of kernels: from the decorator's short form to the message for the daemon.
+
+inputs={"image": ("fp32", [-1, 3, 224, 224])}, outputs={"scores": ("fp32", [-1, 1000])}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from offpath.bindings.wire import control, host
+from offpath.bindings.wire.header import DTYPE_CODES
+from offpath.bindings.wire.signatures import KernelSignature, TensorSpec
+
+Declared = Mapping[str, tuple[str, Sequence[int]]]
+"""Dtype and dims by the tensor's name, in the order of the kernel's arguments or results."""
+SHORT: Final = {
+    "fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16",
+}  # fmt: skip
+"""Names of the Open Inference Protocol, in lower case, that differ from the wire's."""
+
+
+def signature(
+    name: str,
+    inputs: Declared | None,
+    outputs: Declared | None,
+    model: str | None,
+    version: int,
+    labels: Sequence[str],
+) -> KernelSignature | None:
+    """The signature of kernel ``name``; None: nothing is declared. ``model`` None: the kernel's name.
+
+    Raises: ValueError: only one side is declared, a model without tensors, an unknown dtype, dims or names out of
+    range, or more text than one message holds.
+    """
+    if inputs is None and outputs is None:
+        if model is not None or version != 1 or labels:
+            raise ValueError("model, version and labels need inputs= and outputs=")
+        return None
+    if inputs is None or outputs is None:
+        raise ValueError("declare both inputs= and outputs=, or neither")
+    try:
+        declared = KernelSignature(
+            name=name, model=name if model is None else model, model_version=version, labels=list(labels),
+            inputs=_tensors("input", inputs), outputs=_tensors("output", outputs),
+        )  # fmt: skip
+    except ValidationError as fault:
+        one = fault.errors()[0]
+        raise ValueError(f"{'.'.join(str(part) for part in one['loc']) or 'signature'}: {one['msg']}") from None
+    if len(control.encode(declared)) > host.MAX_MESSAGE_BYTES:
+        raise ValueError("its tensors' names are too long for one message")
+    return declared
+
+
+def _tensors(side: str, declared: Declared) -> list[TensorSpec]:
+    tensors = []
+    for name, each in declared.items():
+        if not isinstance(each, (tuple, list)) or len(each) != 2 or not isinstance(each[1], (tuple, list)):
+            raise ValueError(f'{side} {name!r}: write it as ("fp32", [-1, 3]): dtype and dims')
+        dtype = SHORT.get(str(each[0]).lower(), str(each[0]).lower())
+        if dtype not in DTYPE_CODES:
+            raise ValueError(f"{side} {name!r}: no dtype {each[0]!r}; known: {', '.join([*SHORT, *DTYPE_CODES])}")
+        tensors.append(TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": list(each[1])}))
+    return tensors

@@ -1,0 +1,89 @@
+"""Declared inputs and outputs: the decorator's forms, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.bindings.wire import control, host
+from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, matches
+from offpath.host_helper.kernels import KernelTable
+
+IMAGE = {"image": ("fp32", [-1, 3, 224, 224])}
+SCORES = {"scores": ("float32", (-1, 1000))}
+
+
+def declared(name: str = "resnet", **given: Any) -> KernelSignature | None:
+    table = KernelTable()
+    table.kernel(name, **{"inputs": IMAGE, "outputs": SCORES, **given})(lambda image: image)
+    return table.kernels[name].signature
+
+
+def test_the_short_form_is_the_message() -> None:
+    signature = declared(version=3, labels=["stable"])
+    assert signature == KernelSignature(
+        name="resnet", model="resnet", model_version=3, labels=["stable"],
+        inputs=[TensorSpec(name="image", dtype="float32", shape=[-1, 3, 224, 224])],
+        outputs=[TensorSpec(name="scores", dtype="float32", shape=[-1, 1000])],
+    )  # fmt: skip
+
+
+def test_a_kernel_that_declares_nothing_has_none() -> None:
+    assert declared(inputs=None, outputs=None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"outputs": None}, "declare both"),
+        ({"inputs": None}, "declare both"),
+        ({"inputs": None, "outputs": None, "version": 2}, "need inputs= and outputs="),
+        ({"inputs": None, "outputs": None, "labels": ["a"]}, "need inputs= and outputs="),
+        ({"inputs": {"x": ("fp31", [1])}}, "no dtype 'fp31'"),
+        ({"inputs": {"x": [1, 2]}}, "write it as"),
+        ({"inputs": {"x": ("fp32", "12")}}, "write it as"),
+        ({"inputs": {"x": ("fp32", [-2])}}, "greater than or equal to -1"),
+        ({"inputs": {"x": ("fp32", [1] * 7)}}, "at most 6 items"),
+        ({"inputs": {"x": ("fp32", [1.5])}}, "valid integer"),
+        ({"inputs": {f"x{n}": ("fp32", [1]) for n in range(9)}}, "at most 8 items"),
+        ({"inputs": {"a b": ("fp32", [1])}}, "match pattern"),
+        ({"version": 0}, "greater than or equal to 1"),
+        ({"version": True}, "valid integer"),
+        ({"labels": ["a", "a"]}, "a name occurs twice"),
+        ({"labels": [f"l{n}" for n in range(9)]}, "at most 8 items"),
+        ({"model": ""}, "at least 1 character"),
+    ],
+)
+def test_what_is_not_a_signature_is_refused_where_it_is_written(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why) as refused:
+        declared(**given)
+    assert "kernel 'resnet': " in str(refused.value)
+
+
+def test_two_kernels_are_not_one_version_of_a_model() -> None:
+    table = KernelTable()
+    table.kernel("a", inputs=IMAGE, outputs=SCORES, model="m")(len)
+    table.kernel("b", inputs=IMAGE, outputs=SCORES, model="m", version=2)(len)
+    with pytest.raises(ValueError, match="kernel 'c': 'b' is version 2 of model 'm' already"):
+        table.kernel("c", inputs=IMAGE, outputs=SCORES, model="m", version=2)(len)
+    assert list(table.kernels) == ["a", "b"]
+
+
+def test_the_largest_signature_fits_a_message_of_the_host_channel() -> None:
+    most = {f"{'t' * 62}{n:02}": ("float8_e4m3fn", [(1 << 48) - 1] * 6) for n in range(8)}
+    labels = [f"{'l' * 62}{n:02}" for n in range(8)]
+    signature = declared("k" * 64, inputs=most, outputs=most, model="m" * 64, version=(1 << 31) - 1, labels=labels)
+    assert len(control.encode(signature)) <= host.MAX_MESSAGE_BYTES  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(-1, 5), max_size=6), st.data())
+def test_dims_match_where_each_is_free_or_equal(shape: list[int], data: st.DataObject) -> None:
+    actual = tuple(data.draw(st.integers(0, 5)) if each < 0 else each for each in shape)
+    assert matches(actual, shape)
+    assert not matches((*actual, 1), shape)
+    for at, each in enumerate(shape):
+        if each >= 0:
+            assert not matches((*actual[:at], each + 1, *actual[at + 1 :]), shape)
