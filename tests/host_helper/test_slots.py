@@ -284,3 +284,64 @@ class SlotsAtWork(RuleBasedStateMachine):
 
 
 TestSlotsAtWork = SlotsAtWork.TestCase
+
+
+class Elsewhere:
+    """A source: numbers that are written where they are wanted."""
+
+    dtype = np.dtype(np.int32)
+    shape = (2, 2)
+    nbytes = 16
+
+    def __init__(self, is_broken: bool = False) -> None:
+        self.is_broken = is_broken
+
+    def read_into(self, room: memoryview) -> None:
+        assert room.nbytes == self.nbytes
+        if self.is_broken:
+            raise ValueError("it was truncated")
+        room[:] = np.arange(4, dtype=np.int32).tobytes()
+
+
+def test_a_source_is_read_into_the_slot(session: Session, table: Table) -> None:
+    slot = table.fill(1, [np.zeros(1, np.uint8), Elsewhere()], Options(with_checksum=True), "me")
+    header, arrays = session.request(slot)
+    assert arrays[1].tolist() == [[0, 1], [2, 3]]
+    assert header.payload_crc == zlib.crc32(bytes(session.payload_view(slot)[: header.payload_bytes]))
+
+
+def test_a_source_that_fails_takes_no_slot(session: Session, table: Table) -> None:
+    with pytest.raises(ValueError, match="truncated"):
+        table.fill(1, [Elsewhere(is_broken=True)], DEFAULT_OPTIONS, "me")
+    assert not table.waiters
+
+
+def test_a_taker_gets_the_result_where_it_lies(session: Session, table: Table) -> None:
+    taken = []
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", lambda tensors, view: taken.append((tensors, bytes(view))))
+    described = [Tensor(DTYPE_CODES["uint8"], (3,), 0, 3)]
+    session.answer(slot, b"abc", described)
+    waiter, outcome = table.take(slot)
+    assert taken == [(tuple(described), b"abc")]
+    assert waiter == "me"
+    assert isinstance(outcome, Result)
+    assert outcome.arrays == ()
+    session.answer(table.fill(1, [], DEFAULT_OPTIONS, "me"), b"abc", described)
+    assert len(table.take(slot)[1].arrays) == 1, "the slot's next request has no taker"  # type: ignore[union-attr]
+
+
+def test_a_taker_that_fails_ends_its_request(session: Session, table: Table) -> None:
+    def refuse(tensors: tuple[Tensor, ...], view: memoryview) -> None:
+        raise PayloadTooLarge("no room")
+
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", refuse)
+    session.answer(slot)
+    outcome = table.take(slot)[1]
+    assert isinstance(outcome, PayloadTooLarge)
+    assert table.has_room()
+
+
+def test_a_taker_gets_no_failure(session: Session, table: Table) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", lambda tensors, view: pytest.fail("called"))
+    session.answer(slot, b"why", status=Status.FAILED, reason=Reason.KERNEL_RAISED)
+    assert isinstance(table.take(slot)[1], RequestFailed)

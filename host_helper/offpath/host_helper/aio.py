@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from numpy.typing import NDArray
-
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
@@ -21,7 +19,7 @@ from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKer
 from offpath.host_helper.negotiate import Tls
 from offpath.host_helper.requester import RETRIES, news_wait_s
 from offpath.host_helper.resume import Link, Return, Way, outcome_of
-from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, daemon_gone
 
 _Answer = asyncio.Future[Result]
 
@@ -75,6 +73,11 @@ class AsyncRequester:
         async with self._asking:
             return await self._loop.run_in_executor(None, negotiation.describe, kernel)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session is lost for good: open another requester."""
+        return self._gone is not None
+
     async def kernels(self) -> dict[str, negotiating.KernelInfo]:
         """The kernels by the daemon's last list. Raises: PeerGone: the session is lost for good."""
         if self._gone is not None:
@@ -87,12 +90,14 @@ class AsyncRequester:
     async def submit(
         self,
         kernel: str,
-        arrays: Sequence[NDArray[Any]],
+        arrays: Sequence[Array],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
+        taker: Taker | None = None,
     ) -> Result:
-        """Run ``kernel`` on ``arrays``. A RETRY_SAFE answer is retried, at most three times.
+        """Run ``kernel`` on ``arrays``. A RETRY_SAFE answer is retried, at most three times. ``taker``: takes the
+        result where it lies, and the returned one has no arrays.
 
         Cancelling the awaiting task cancels the request at the daemon. So does the timeout of ``timeout`` seconds,
         which includes the wait for a free slot. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge,
@@ -102,7 +107,7 @@ class AsyncRequester:
         deadline = None if timeout is None else self._loop.time() + timeout
         for attempt in range(RETRIES + 1):
             try:
-                return await self._once(number, arrays, deadline, options)
+                return await self._once(number, arrays, deadline, options, taker)
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
@@ -111,7 +116,7 @@ class AsyncRequester:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(
-        self, number: int, arrays: Sequence[NDArray[Any]], deadline: float | None, options: Options
+        self, number: int, arrays: Sequence[Array], deadline: float | None, options: Options, taker: Taker | None
     ) -> Result:
         while self._gone is None and (self._returning is not None or not self._slots.has_room()):
             room: asyncio.Future[None] = self._loop.create_future()
@@ -130,7 +135,7 @@ class AsyncRequester:
             raise self._gone
         answer: _Answer = self._loop.create_future()
         try:
-            slot = self._slots.fill(number, arrays, options, answer)
+            slot = self._slots.fill(number, arrays, options, answer, taker)
         except BaseException:
             self._wake_one()  # the slot that was offered is still free
             raise
@@ -190,10 +195,10 @@ class AsyncRequester:
         for imm in imms:
             waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
             if waiter is not None and not waiter.done():
-                if isinstance(outcome, RequestFailed):
-                    waiter.set_exception(outcome)
-                else:
+                if isinstance(outcome, Result):
                     waiter.set_result(outcome)
+                else:
+                    waiter.set_exception(outcome)
             self._wake_one()
 
     def _wake_one(self) -> None:

@@ -64,6 +64,8 @@ class Negotiation:
         self._frames: list[bytes] = []
         self._timeout_s = timeout_s
         self.kernels: dict[str, negotiating.KernelInfo] = {}
+        self.lists = 0
+        """How often the daemon has sent the list of its kernels since its welcome."""
         self.closing: control.Closing | None = None
         self.is_durable = False
         """The daemon reported that the session outlives its process."""
@@ -159,6 +161,7 @@ class Negotiation:
     def _note(self, message: BaseModel) -> None:
         if isinstance(message, negotiating.Kernels):
             self.kernels = {k.name: k for k in message.kernels}
+            self.lists += 1
         if isinstance(message, negotiating.Durable):
             self.is_durable = True
 

@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from offpath.bindings import faults
-from offpath.bindings.errors import PeerGone
+from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
@@ -42,7 +42,7 @@ class Pending:
     def __init__(self, requester: Requester, slot: int) -> None:
         self._requester = requester
         self._slot = slot
-        self.outcome: Result | RequestFailed | None = None
+        self.outcome: Result | OffpathError | None = None
 
     @property
     def done(self) -> bool:
@@ -69,7 +69,7 @@ class Pending:
                 self.cancel()
                 raise RequestTimeout("no answer in time")
             self._requester.poll(left)
-        if isinstance(self.outcome, RequestFailed):
+        if not isinstance(self.outcome, Result):
             raise self.outcome
         return self.outcome
 

@@ -6,14 +6,14 @@ Sans-IO over the mapped regions: the callers ring and wait.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.bindings.errors import HeaderError, OptionRefused
+from offpath.bindings.errors import HeaderError, OffpathError, OptionRefused
 from offpath.bindings.native import pack_request, parse_answer
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire.codes import Reason, Status
@@ -35,6 +35,31 @@ _BUFFER_CHARS: Final = frozenset("?bBhHiIlLqQefd")
 _VOID: Final = np.dtype("V1").num
 _OPTION_LIMITS: Final = (("demand", 0xFFFF), ("priority", 0xFF), ("budget_ms", 0xFFFF_FFFF))
 _W = TypeVar("_W")
+
+
+class Source(Protocol):
+    """An array of a request that lies elsewhere: its bytes are read into the slot, without a copy between."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As numpy's arrays have it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As numpy's arrays have it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes, in C order."""
+
+    def read_into(self, room: memoryview) -> None:
+        """Fill ``room``, which has ``nbytes``. What it raises ends the request, which was not sent."""
+
+
+Array = NDArray[Any] | Source
+Taker = Callable[[tuple[Tensor, ...], memoryview], None]
+"""Takes a result out of the answer's memory before the slot is freed: its tensors, and the bytes that their offsets
+count in. They are the session's and must not be kept. An `OffpathError` that it raises becomes the request's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +110,7 @@ class SlotTable(Generic[_W]):
         self._ids: dict[int, int] = {}
         self._free = list(range(session.slot_count - 1, -1, -1))
         self.waiters: dict[int, _W] = {}
+        self._takers: dict[int, Taker] = {}
         self._next_id = 1
         self._layouts: dict[tuple[Any, ...], tuple[bytes, int, tuple[int, ...]]] = {}
 
@@ -92,10 +118,14 @@ class SlotTable(Generic[_W]):
         """True when a slot is free."""
         return bool(self._free)
 
-    def fill(self, kernel_id: int, arrays: Sequence[NDArray[Any]], options: Options, waiter: _W) -> int:
-        """Write a request into a free slot; the caller rings it. Returns the slot.
+    def fill(
+        self, kernel_id: int, arrays: Sequence[Array], options: Options, waiter: _W, taker: Taker | None = None
+    ) -> int:
+        """Write a request into a free slot; the caller rings it. Returns the slot. ``taker``: gets the result, and the
+        outcome has no arrays then.
 
-        Raises: PayloadTooLarge: the arrays do not fit. TypeError: the wire has no code for a dtype.
+        Raises: PayloadTooLarge: the arrays do not fit. TypeError: the wire has no code for a dtype. What a source
+        raises.
         """
         tensors, nbytes, offsets = self._layout(arrays)
         session = self._session
@@ -104,9 +134,13 @@ class SlotTable(Generic[_W]):
         slot = self._free[-1]
         view = session.payload_view(slot)
         for array, offset in zip(arrays, offsets, strict=True):
-            if array.flags.c_contiguous and array.nbytes:
+            if not array.nbytes:
+                continue
+            if not isinstance(array, np.ndarray):
+                array.read_into(view[offset : offset + array.nbytes])
+            elif array.flags.c_contiguous:
                 view[offset : offset + array.nbytes] = flat_bytes(array)
-            elif array.nbytes:
+            else:
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
         flags = (FLAG_IDEMPOTENT if options.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if options.with_checksum else 0)
@@ -120,6 +154,8 @@ class SlotTable(Generic[_W]):
         session.write_header(slot, header, nbytes)
         self._free.pop()  # only now: a failure above must not take a slot
         self.waiters[slot] = waiter
+        if taker is not None:
+            self._takers[slot] = taker
         return slot
 
     def unanswered(self) -> list[int]:
@@ -137,10 +173,11 @@ class SlotTable(Generic[_W]):
             slot = by_id.get(request_id)
             if slot is not None and state not in ("running", "answered"):
                 ended.append((self.waiters.pop(slot), state))
+                self._takers.pop(slot, None)
                 self._free.append(slot)
         return ended
 
-    def take(self, slot: int) -> tuple[_W | None, Result | RequestFailed]:
+    def take(self, slot: int) -> tuple[_W | None, Result | OffpathError]:
         """Copy out the answer in ``slot`` and free the slot. An invalid answer, which is a fault of the daemon or of
         the worker, gives OUTCOME_UNKNOWN.
 
@@ -151,11 +188,18 @@ class SlotTable(Generic[_W]):
         if waiter is None:
             raise HeaderError("slot", f"an answer for slot {slot}, which has no request")
         self._free.append(slot)
+        taker = self._takers.pop(slot, None)
         try:
             answer = parse_answer(session.answer_header(slot), session.result_bytes)
         except HeaderError as broken:
             return waiter, RequestFailed(Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}")
-        outcome: Result | RequestFailed
+        if taker is not None and answer.status is Status.COMPLETED:
+            try:
+                taker(answer.tensors, session.result_view(slot, answer.result_bytes))
+            except OffpathError as fault:
+                return waiter, fault
+            return waiter, Result((), answer.stages, answer.lease, answer.generation)
+        outcome: Result | OffpathError
         body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
             arrays = tuple(np.ndarray(t.dims, numpy_dtype(t.dtype), body, t.offset) for t in answer.tensors)
@@ -165,7 +209,7 @@ class SlotTable(Generic[_W]):
             outcome = RequestFailed(answer.status, answer.reason, answer.retry_after_ms, detail)
         return waiter, outcome
 
-    def _layout(self, arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int, tuple[int, ...]]:
+    def _layout(self, arrays: Sequence[Array]) -> tuple[bytes, int, tuple[int, ...]]:
         """(packed descriptors, total bytes, offsets). Callers repeat their shapes, so layouts are cached."""
         key = tuple(_layout_key(a) for a in arrays)
         found = self._layouts.get(key)
@@ -194,7 +238,7 @@ def flat_bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _layout_key(array: NDArray[Any]) -> tuple[Any, ...]:
+def _layout_key(array: Array) -> tuple[Any, ...]:
     """What the array's descriptor depends on. All structured dtypes have one number."""
     dtype = array.dtype
     return (dtype.num if dtype.num != _VOID else dtype, dtype.isnative, array.shape)
