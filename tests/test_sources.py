@@ -25,6 +25,7 @@ MAY = {
     " count terms; where the clock is behind, agents and switches say what they have heard of",
     "dpu_daemon/offpath/dpu_daemon/collab/shell.py": "a device works once a day, and leases outlive the process",
     "dpu_daemon/offpath/dpu_daemon/manager/shell.py": "when jobs were submitted, began and ended, for people only",
+    "host_helper/offpath/host_helper/gateway/statistics.py": "a model's last inference is a date, for people only",
     "host_helper/offpath/host_helper/collab/borrower.py": "devices' messages carry the time, which all jobs'"
     " processes share; the controller refuses one that is off, and leases end by the monotonic clock",
     "host_helper/offpath/host_helper/supervisor.py": "the line that says that it joined carries the time",

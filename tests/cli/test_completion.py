@@ -108,7 +108,15 @@ def test_bash_takes_a_value_after_an_equals_sign(folder: Path) -> None:
 
 
 def test_hosts_complete_their_own_commands_only() -> None:
-    assert nodes(HOST_COMMANDS).keys() == {(), ("helper",), ("kernel",), ("migd",), ("mig",), *HOST_COMMANDS}
+    assert nodes(HOST_COMMANDS).keys() == {
+        (),
+        ("helper",),
+        ("kernel",),
+        ("gateway",),
+        ("migd",),
+        ("mig",),
+        *HOST_COMMANDS,
+    }
 
 
 def test_zsh_loads_it(folder: Path) -> None:

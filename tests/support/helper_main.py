@@ -56,6 +56,24 @@ def scale(x: Array) -> Array:
     return x * 2
 
 
+@helper.kernel(
+    "identity", demand=14, inputs={"INPUT0": ("uint8", [-1])}, outputs={"OUTPUT0": ("uint8", [-1])}
+)  # fmt: skip
+def identity(array: Array) -> Array:
+    return array
+
+
+@helper.kernel("nap", demand=14, inputs={"seconds": ("fp64", [1])}, outputs={"slept": ("fp64", [1])}, model="napping")
+def nap(seconds: Array) -> Array:
+    time.sleep(seconds[0])
+    return seconds
+
+
+@helper.kernel("lie", demand=14, inputs={"x": ("fp64", [-1])}, outputs={"y": ("fp32", [-1])}, model="lying")
+def lie(x: Array) -> Array:
+    return x
+
+
 @helper.kernel("sum", demand=14)
 def total(array: Array) -> Array:
     return np.array([array.sum(dtype=np.float64)])

@@ -36,6 +36,7 @@ class AsyncRequester:
         self._asking = asyncio.Lock()
         self._times_queried = 0
         self._gone: PeerGone | None = None
+        self._resumed = 0
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(link.session.fileno(), self._readable)
         self._closed = False
@@ -74,6 +75,11 @@ class AsyncRequester:
             return await self._loop.run_in_executor(None, negotiation.describe, kernel)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether its connection is there; False also while it is being resumed."""
+        return self._gone is None and self._returning is None
+
+    @property
     def is_lost(self) -> bool:
         """Whether the session is lost for good: open another requester."""
         return self._gone is not None
@@ -86,6 +92,12 @@ class AsyncRequester:
         async with self._asking:
             await self._loop.run_in_executor(None, negotiation.update)
         return negotiation.kernels
+
+    async def revision(self) -> tuple[int, int]:
+        """Changes whenever kernels or their signatures may have changed: how often the session was resumed, and how
+        often the daemon has sent its list since. Raises: as `kernels`."""
+        await self.kernels()
+        return self._resumed, self._link.negotiation.lists
 
     async def submit(
         self,
@@ -236,6 +248,7 @@ class AsyncRequester:
         self._link = link
         if self._closed:
             return  # `close` awaits this task and closes the link
+        self._resumed += 1
         states = [(one.request_id, one.state) for one in link.welcome.resumed]
         for waiter, state in self._slots.resumed(link.session, states):
             failed = outcome_of(state)

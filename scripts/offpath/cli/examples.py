@@ -9,6 +9,7 @@ GROUPS: Final[dict[str, str]] = {
     "config": "check a configuration, or print it",
     "helper": "serve kernels on a GPU's host",
     "kernel": "measure kernels",
+    "gateway": "serve models to clients of the Open Inference Protocol",
     "migd": "serve MIG instances of a GPU's host",
     "mig": "list MIG instances, and apply layouts of them",
     "gpu": "check an NVIDIA GPU",
@@ -54,6 +55,11 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("helper", "reload"): (
         "offpath helper reload   # after a change of serve.py; leases and running requests stay",
         "offpath helper reload --name vision --json",
+    ),
+    ("gateway",): ("offpath gateway run /etc/offpath/gateway.toml",),
+    ("gateway", "run"): (
+        "offpath gateway run /etc/offpath/gateway.toml",
+        "offpath -v gateway run gateway.toml --json",
     ),
     ("migd",): ("offpath migd run --config /etc/offpath/migd.toml",),
     ("migd", "run"): (

@@ -41,6 +41,6 @@ def code_of(fault: OffpathError) -> int:
         isinstance(fault, RequestRefused) and getattr(fault, "code", "") == "denied"
     ):
         return EX_NOPERM
-    if kind in ("ConfigError", "MigdConfigInvalid"):
+    if kind in ("ConfigError", "GatewayConfigInvalid", "MigdConfigInvalid"):
         return EX_CONFIG
     return 1

@@ -11,6 +11,7 @@ COMMANDS: Final = {
     ("helper", "run"): cli.COMMANDS["helper", "run"],
     ("helper", "reload"): cli.COMMANDS["helper", "reload"],
     ("kernel", "profile"): cli.COMMANDS["kernel", "profile"],
+    ("gateway", "run"): cli.COMMANDS["gateway", "run"],
     ("migd", "run"): cli.COMMANDS["migd", "run"],
     ("mig", "show"): cli.COMMANDS["mig", "show"],
     ("mig", "plan"): cli.COMMANDS["mig", "plan"],

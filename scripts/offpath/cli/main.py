@@ -29,6 +29,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
         "commands.kernel_profile",
         "measure a kernel on all sizes of instances, and offer its demand",
     ),
+    ("gateway", "run"): ("commands.gateway_run", "serve kernels as models to Triton's clients, over HTTP and gRPC"),
     ("migd", "run"): ("commands.migd_run", "serve MIG instances of this host to helpers (privileged)"),
     ("mig", "show"): ("mig.show", "list GPUs, MIG instances and their owners"),
     ("mig", "plan"): ("mig.plan", "show what a MIG layout file would change (changes nothing)"),

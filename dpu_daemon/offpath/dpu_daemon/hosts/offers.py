@@ -62,14 +62,21 @@ def take_detail(
     """Record what was said of a kernel. Raises: ProtocolError: it is not the helper's, is described twice, or needs one
     GPU model twice."""
     if detail.name not in {offer.name for offer in offers}:
-        raise ProtocolError(detail.kind, f"{detail.name} is not among the helper's kernels")
+        raise wrong_detail(detail, "is not among the helper's kernels")
     if detail.name in (needs if isinstance(detail, control.KernelNeeds) else signatures):
-        raise ProtocolError(detail.kind, f"{detail.name} was described before")
+        raise wrong_detail(detail, "was described before")
     if isinstance(detail, KernelSignature):
         signatures[detail.name] = detail
         return
     _check_needs(detail)
     needs[detail.name] = detail
+
+
+def wrong_detail(detail: KernelDetails, why: str) -> ProtocolError:
+    """The error of a message about a kernel."""
+    if isinstance(detail, KernelSignature):
+        return ProtocolError("kernel_signature", f"{detail.name} {why}")
+    return ProtocolError("kernel_needs", f"{detail.name} {why}")
 
 
 def _check_needs(needs: control.KernelNeeds) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.hosts.helper_link import HelperLink, ReloadedKernels
-from offpath.dpu_daemon.hosts.offers import KernelDetails, take_detail
+from offpath.dpu_daemon.hosts.offers import KernelDetails, take_detail, wrong_detail
 
 
 def receive(helper: HelperLink, message: control.KernelsReloaded | KernelDetails) -> bool:
@@ -25,7 +25,7 @@ def receive(helper: HelperLink, message: control.KernelsReloaded | KernelDetails
             raise ProtocolError("kernels_reloaded", "two kernels of one name")
         reload = helper.reload = ReloadedKernels(message)
     elif reload is None:
-        raise ProtocolError(message.kind, f"{message.name} is described without a reload")
+        raise wrong_detail(message, "is described without a reload")
     else:
         take_detail(message, reload.message.kernels, reload.needs, reload.signatures)
     if not reload.is_complete:

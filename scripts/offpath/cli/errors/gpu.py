@@ -50,6 +50,12 @@ ENTRIES: Final = (
             "migd's file or flags cannot be used; it exits with 78, and systemd does not start it again",
             "mend what its text lists; `systemctl start offpath-migd.service`",
         ),
+        (
+            "GatewayConfigInvalid",
+            "the gateway's file cannot be used, or names a token that cannot; it exits with 78",
+            "mend what its text lists; docs/gateway.md",
+        ),
+        ("GatewayMissing", "a package that the gateway needs is not installed", 'pip install "offpath[gateway]"'),
         ("NodeUnusable", "a capability node of an instance cannot be made", "its text names the file"),
         ("LayoutInvalid", "a MIG layout file breaks a rule of its format", "its text names the place in the file"),
         (

@@ -1,0 +1,254 @@
+"""An inference request of either protocol, checked against its model: what HTTP and gRPC have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS
+from offpath.bindings.wire.signatures import matches
+from offpath.host_helper.dtypes import numpy_dtype
+from offpath.host_helper.gateway.datatypes import BYTES_EACH, NO_JSON, WIRE
+from offpath.host_helper.gateway.errors import invalid, unparsable, unsupported
+from offpath.host_helper.gateway.models import Model, Spec
+from offpath.host_helper.gateway.regions import Region, Regions
+from offpath.host_helper.slots import Array, Options
+
+_MOST_ID: Final = 256
+_MOST_DIM: Final = (1 << 48) - 1
+_MOST_BUDGET_MS: Final = (1 << 32) - 1
+_LEAST_PRIORITY: Final = 255
+"""The protocol's priority 1 is the most urgent, and numbers above it are less; the wire's 255 is the most urgent."""
+_SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
+
+
+@dataclass(frozen=True, slots=True)
+class InRegion:
+    """Where a tensor's bytes are: ``offset`` counts in the region."""
+
+    region: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input as the client sent it. ``content``: its bytes, its place, or the numbers of its JSON."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    content: memoryview | InRegion | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An output that the client wants. ``place``: where its bytes are to go; None: into the answer."""
+
+    name: str
+    is_binary: bool
+    place: InRegion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An output, and where it goes. ``at``: the place in the region's object, which has room for ``nbytes``."""
+
+    name: str
+    is_binary: bool
+    region: Region | None = None
+    at: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FromRegion:
+    """An input in shared memory, read into the slot (`offpath.host_helper.slots.Source`)."""
+
+    region: Region
+    at: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def read_into(self, room: memoryview) -> None:
+        """See `Source.read_into`."""
+        self.region.read_into(room, self.at)
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that can be submitted. ``timeout_s``: the client's; None: it has none."""
+
+    model: Model
+    id: str
+    arrays: list[Array]
+    wanted: list[Wanted]
+    options: Options
+    timeout_s: float | None
+    _regions: Regions
+    _borrowed: list[Region] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Give back the regions. Idempotent."""
+        while self._borrowed:
+            self._regions.give_back(self._borrowed.pop())
+
+
+def checked(
+    model: Model, regions: Regions, request_id: str, inputs: Sequence[Given], outputs: Sequence[Asked],
+    parameters: Mapping[str, Any], *, is_binary: bool = False,
+) -> Call:  # fmt: skip
+    """The request against its model. ``is_binary``: of outputs, where none is named. `Call.end` must be called.
+
+    Raises: Refused: the model has no such tensors, or the request no such regions.
+    """
+    if len(request_id) > _MOST_ID:
+        raise invalid(f"a request id has at most {_MOST_ID} characters")
+    options, timeout_s = _options(parameters)
+    call = Call(model, request_id, [], [], options, timeout_s, regions)
+    try:
+        by_name = _by_name(model, inputs)
+        for spec in model.inputs.values():
+            call.arrays.append(_array(model, spec, by_name[spec.name], call))
+        if not outputs:
+            outputs = [Asked(name, is_binary) for name in model.outputs]
+        call.wanted = [_wanted(model, asked, call) for asked in outputs]
+    except BaseException:
+        call.end()
+        raise
+    return call
+
+
+def _by_name(model: Model, inputs: Sequence[Given]) -> dict[str, Given]:
+    by_name: dict[str, Given] = {}
+    for given in inputs:
+        if given.name not in model.inputs:
+            raise invalid(f"unexpected inference input '{given.name}' for model '{model.name}'")
+        if given.name in by_name:
+            raise invalid(f"input '{given.name}' already exists in request")
+        by_name[given.name] = given
+    missing = [name for name in model.inputs if name not in by_name]
+    if missing:
+        got, lacks = ", ".join(f"'{name}'" for name in by_name), ", ".join(f"'{name}'" for name in missing)
+        raise invalid(
+            f"expected {len(model.inputs)} inputs but got {len(by_name)} inputs for model '{model.name}'. "
+            f"Got input(s) [{got}], but missing required input(s) [{lacks}]. Please provide all required input(s)."
+        )
+    return by_name
+
+
+def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
+    if given.datatype != spec.datatype:
+        raise invalid(
+            f"inference input '{spec.name}' data-type is '{given.datatype}', but model '{model.name}' expects "
+            f"'{spec.datatype}'"
+        )
+    shape = given.shape
+    if len(shape) > MAX_DIMS or any(not 0 <= dim <= _MOST_DIM for dim in shape) or not matches(shape, [*spec.shape]):
+        raise invalid(
+            f"unexpected shape for input '{spec.name}' for model '{model.name}'. Expected {_dims(spec.shape)}, got "
+            f"{_dims(shape)}."
+        )
+    dtype = numpy_dtype(DTYPE_CODES[WIRE[spec.datatype]])
+    nbytes = BYTES_EACH[spec.datatype] * math.prod(shape)
+    content = given.content
+    if isinstance(content, list):
+        return _numbers(spec, content, shape, dtype)
+    source: FromRegion | None = None
+    if isinstance(content, InRegion):
+        region = _borrow(call, content)
+        source = FromRegion(region, region.part(content.offset, content.nbytes), dtype, shape, nbytes)
+    if content.nbytes != nbytes:
+        raise invalid(
+            f"input byte size mismatch for input '{spec.name}' for model '{model.name}'. Expected {nbytes}, got "
+            f"{content.nbytes}"
+        )
+    if source is not None:
+        return source
+    assert isinstance(content, memoryview)
+    return np.frombuffer(content, dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
+
+
+def _numbers(spec: Spec, data: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The numbers of a JSON array, flat or nested, as an array. Each must be a number of the datatype."""
+    if spec.datatype in NO_JSON:
+        raise invalid(f"sending {spec.datatype} data via JSON is not supported. Please use the binary data format for "
+                      f"input '{spec.name}'")  # fmt: skip
+    try:
+        read = np.array(data)
+    except (ValueError, OverflowError, RecursionError):
+        raise unparsable(f"Unable to parse 'data': not an array of numbers for input '{spec.name}'") from None
+    if read.size != math.prod(shape):
+        raise unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    if not read.size:
+        return np.empty(shape, dtype)
+    kinds = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]
+    if read.dtype.kind not in kinds:
+        raise unparsable(f"Unable to parse 'data': not {spec.datatype} numbers for input '{spec.name}'")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if int(read.min()) < limits.min or int(read.max()) > limits.max:
+            raise unparsable(f"Unable to parse 'data': beyond the range of {spec.datatype} for input '{spec.name}'")
+    with np.errstate(over="ignore"):
+        return read.astype(dtype).reshape(shape)
+
+
+def _wanted(model: Model, asked: Asked, call: Call) -> Wanted:
+    if asked.name not in model.outputs:
+        raise invalid(f"unexpected inference output '{asked.name}' for model '{model.name}'")
+    if any(wanted.name == asked.name for wanted in call.wanted):
+        raise invalid(f"output '{asked.name}' already exists in request")
+    if asked.place is None:
+        return Wanted(asked.name, asked.is_binary)
+    region = _borrow(call, asked.place)
+    return Wanted(asked.name, True, region, region.part(asked.place.offset, asked.place.nbytes), asked.place.nbytes)
+
+
+def _borrow(call: Call, place: InRegion) -> Region:
+    region = call._regions.borrow(place.region)
+    call._borrowed.append(region)
+    return region
+
+
+def _options(parameters: Mapping[str, Any]) -> tuple[Options, float | None]:
+    if any(parameters.get(key) for key in _SEQUENCE):
+        raise unsupported("sequences are not served here")
+    priority, timeout_us = (_whole(parameters, key) for key in ("priority", "timeout"))
+    urgency = max(_LEAST_PRIORITY + 1 - priority, 1) if priority else 0
+    if not timeout_us:
+        return Options(priority=urgency), None
+    budget_ms = min(-(-timeout_us // 1000), _MOST_BUDGET_MS)
+    return Options(priority=urgency, budget_ms=budget_ms), timeout_us / 1e6
+
+
+def _whole(parameters: Mapping[str, Any], key: str) -> int:
+    value = parameters.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise invalid(f"parameter '{key}' is a whole number from 0")
+    return value
+
+
+def of_raw(model: Model, content: memoryview) -> Given:
+    """A body without a header: all of it is the only input's bytes. Raises: Refused: the model has several, or the
+    shape does not follow from the length."""
+    if len(model.inputs) != 1:
+        raise invalid(f"Raw request must only have 1 input (found {len(model.inputs)}) to be deduced for model "
+                      f"'{model.name}'")  # fmt: skip
+    (spec,) = model.inputs.values()
+    free = [at for at, dim in enumerate(spec.shape) if dim < 0]
+    each = BYTES_EACH[spec.datatype] * math.prod(dim for dim in spec.shape if dim >= 0)
+    shape = list(spec.shape)
+    if len(free) == 1 and each and content.nbytes % each == 0:
+        shape[free[0]] = content.nbytes // each
+    elif free:
+        raise invalid(f"The shape of Raw request of model '{model.name}' can not be deduced from its length")
+    return Given(spec.name, spec.datatype, tuple(shape), content)
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

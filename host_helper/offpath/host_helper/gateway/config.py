@@ -1,0 +1,146 @@
+"""The gateway's configuration: where it listens, its daemon, and the tenants that clients are."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import tomllib
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from offpath.bindings.errors import TokenRefused
+from offpath.bindings.tokens import read_token_file
+from offpath.bindings.wire.fields import Name
+from offpath.host_helper.gateway.errors import GatewayConfigInvalid
+
+HTTP_LISTEN: Final = "127.0.0.1:8000"
+GRPC_LISTEN: Final = "127.0.0.1:8001"
+_MOST_BYTES: Final = 1 << 20
+_STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+_Path = Annotated[str, Field(min_length=1, max_length=4096)]
+_User = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
+_Listen = Annotated[
+    str, Field(max_length=256, pattern=r"^(|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}|[A-Za-z0-9_.-]+:[0-9]{1,5})$")
+]
+
+
+class TlsFiles(BaseModel):
+    """PEM files. With ``client_ca_file`` a client's certificate, whose URI name is ``offpath://tenant/NAME``, stands in
+    the place of a token; over gRPC each client then needs one."""
+
+    model_config = _STRICT
+    cert_file: _Path
+    key_file: _Path
+    client_ca_file: Annotated[str, Field(max_length=4096)] = ""
+
+
+class DaemonTls(BaseModel):
+    """For a daemon at ``tls:HOST:PORT``: its authority, and the tenant's certificate and key."""
+
+    model_config = _STRICT
+    ca_file: _Path
+    cert_file: _Path
+    key_file: _Path
+    server_name: Annotated[str, Field(min_length=1, max_length=253)] = "offpathd"
+
+
+class TenantTable(BaseModel):
+    """A tenant: how it proves itself to the daemon, and how its clients do to the gateway."""
+
+    model_config = _STRICT
+    name: Name
+    token_file: Annotated[str, Field(max_length=4096)] = ""
+    """The daemon's token of the tenant; empty: ``tls`` proves it."""
+    tls: DaemonTls | None = None
+    bearer_files: Annotated[list[_Path], Field(max_length=16)] = []
+    """Files with one token each; a client sends one of them. Several: while one is replaced by another."""
+    uids: Annotated[list[_User], Field(max_length=64)] = []
+    """Users whose objects in /dev/shm the tenant may register; empty: it has no system shared memory."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Requests at the daemon at once; more wait here."""
+    payload_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 4 << 20
+    result_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 4 << 20
+    max_pending: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    """Requests in the gateway at once."""
+
+    @model_validator(mode="after")
+    def _has_a_proof(self) -> Self:
+        if bool(self.token_file) == (self.tls is not None):
+            raise ValueError("give either token_file or tls")
+        return self
+
+
+class GatewayFile(BaseModel):
+    """The TOML file."""
+
+    model_config = _STRICT
+    daemon: Annotated[str, Field(max_length=4096)] = ""
+    """Address of the daemon, as `Requester` takes it; empty: the local one."""
+    http: _Listen = HTTP_LISTEN
+    """HOST:PORT, or empty: no HTTP."""
+    grpc: _Listen = GRPC_LISTEN
+    """HOST:PORT, or empty: no gRPC."""
+    tls: TlsFiles | None = None
+    """For both. Without it tokens and tensors travel in clear text."""
+    connections: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    """HTTP connections at once."""
+    memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 42)] = 1 << 30
+    """Bodies of HTTP requests held at once."""
+    idle_s: Annotated[int, Field(ge=1, le=86_400)] = 75
+    """After which a connection without a request is closed."""
+    tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=64)]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [tenant.name for tenant in self.tenant]
+        if len(set(names)) < len(names):
+            raise ValueError("two tenants of one name")
+        if not self.http and not self.grpc:
+            raise ValueError("it listens nowhere: give http or grpc")
+        return self
+
+
+def load(path: str) -> GatewayFile:
+    """Raises: GatewayConfigInvalid: all faults. No text shows a value."""
+    try:
+        with open(path, "rb") as file:
+            raw: dict[str, Any] = tomllib.loads(file.read(_MOST_BYTES).decode())
+    except OSError as fault:
+        raise GatewayConfigInvalid(f"{path}: {fault.strerror or fault}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise GatewayConfigInvalid(f"{path}: {fault}") from None
+    try:
+        config = GatewayFile.model_validate(raw)
+    except ValidationError as fault:
+        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors(include_input=False)[:16]]
+        raise GatewayConfigInvalid(f"{path}: " + "; ".join(wrong)) from None
+    for tenant in config.tenant:
+        users(tenant.uids, path)
+    return config
+
+
+def users(names: Sequence[str | int], path: str = "uids") -> frozenset[int]:
+    """Numbers of the users. Raises: GatewayConfigInvalid: there is no such user."""
+    found = set()
+    for user in names:
+        try:
+            found.add(user if isinstance(user, int) else pwd.getpwnam(user).pw_uid)
+        except (KeyError, ValueError):
+            raise GatewayConfigInvalid(f"{path}: no such user: {user!r}") from None
+    return frozenset(found)
+
+
+def bearers(tenant: TenantTable) -> list[str]:
+    """The tokens of its clients. Raises: GatewayConfigInvalid: a file cannot be used."""
+    tokens = []
+    for path in tenant.bearer_files:
+        try:
+            token = read_token_file(os.path.abspath(path))
+        except TokenRefused as fault:
+            raise GatewayConfigInvalid(f"tenant {tenant.name}: {fault}") from None
+        if " " in token:
+            raise GatewayConfigInvalid(f"tenant {tenant.name}: {path}: a bearer token has no blank")
+        tokens.append(token)
+    return tokens

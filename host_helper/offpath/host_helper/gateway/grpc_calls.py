@@ -1,0 +1,107 @@
+"""Inference requests and answers in gRPC's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from offpath.bindings.wire.header import DTYPE_CODES
+from offpath.host_helper.dtypes import numpy_dtype
+from offpath.host_helper.gateway.answers import Output
+from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked
+from offpath.host_helper.gateway.datatypes import WIRE
+from offpath.host_helper.gateway.errors import invalid, unsupported
+from offpath.host_helper.gateway.messages import classes
+from offpath.host_helper.gateway.models import Model
+from offpath.host_helper.gateway.regions import Regions
+
+_CONTENTS: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
+}  # fmt: skip
+_MOST_TENSORS: Final = 64
+
+
+def read(model: Model, regions: Regions, request: Any, left_s: float | None) -> Call:
+    """The request. ``left_s``: until the call's deadline. Raises: Refused."""
+    if len(request.inputs) > _MOST_TENSORS or len(request.outputs) > _MOST_TENSORS:
+        raise invalid(f"more than {_MOST_TENSORS} inputs or outputs")
+    parameters = _parameters(request.parameters)
+    if left_s is not None:
+        deadline_us = max(int(left_s * 1e6), 1)
+        timeout_us = parameters.get("timeout", 0)
+        if not isinstance(timeout_us, int) or not timeout_us or timeout_us > deadline_us:
+            parameters["timeout"] = deadline_us
+    raw = iter(request.raw_input_contents)
+    inputs = [_given(tensor, raw, bool(request.raw_input_contents)) for tensor in request.inputs]
+    if next(raw, None) is not None:
+        raise invalid(
+            f"expected {len(request.raw_input_contents) - 1} input contents or fewer, got "
+            f"{len(request.raw_input_contents)} for model '{model.name}'"
+        )
+    outputs = [_asked(tensor) for tensor in request.outputs]
+    return checked(model, regions, request.id, inputs, outputs, parameters, is_binary=True)
+
+
+def written(call: Call, outputs: Sequence[Output]) -> Any:
+    """The answer's message. A tensor in a region has an empty entry in ``raw_output_contents``: perf_analyzer 2.51 ends
+    without it."""
+    answer = classes().ModelInferResponse(model_name=call.model.name, model_version=str(call.model.version), id=call.id)
+    for output in outputs:
+        answer.outputs.add(name=output.wanted.name, datatype=output.datatype, shape=output.shape)
+        answer.raw_output_contents.append(output.content or b"")
+    return answer
+
+
+def _given(tensor: Any, raw: Iterator[bytes], has_raw: bool) -> Given:
+    parameters = _parameters(tensor.parameters)
+    shape = tuple(tensor.shape)
+    place = _place(parameters, tensor.name)
+    if place is not None:
+        return Given(tensor.name, tensor.datatype, shape, place)
+    if has_raw:
+        content = next(raw, None)
+        if content is None:
+            raise invalid(f"unable to find data for input '{tensor.name}' in request")
+        return Given(tensor.name, tensor.datatype, shape, memoryview(content))
+    return Given(tensor.name, tensor.datatype, shape, memoryview(_typed(tensor)))
+
+
+def _typed(tensor: Any) -> bytes:
+    """The numbers of ``contents``, as the datatype has them. Those out of its range are refused."""
+    field = _CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise invalid(f"datatype '{tensor.datatype}' of input '{tensor.name}' needs raw contents")
+    numbers = np.array(getattr(tensor.contents, field))
+    dtype = numpy_dtype(DTYPE_CODES[WIRE[tensor.datatype]])
+    if dtype.kind in "iu" and numbers.size:
+        limits = np.iinfo(dtype)
+        if int(numbers.min()) < limits.min or int(numbers.max()) > limits.max:
+            raise invalid(f"a number is beyond the range of {tensor.datatype} for input '{tensor.name}'")
+    return numbers.astype(dtype).tobytes()
+
+
+def _asked(tensor: Any) -> Asked:
+    parameters = _parameters(tensor.parameters)
+    if parameters.get("classification"):
+        raise unsupported("the classification extension is not served")
+    return Asked(tensor.name, True, _place(parameters, tensor.name))
+
+
+def _place(parameters: Mapping[str, Any], name: str) -> InRegion | None:
+    region = parameters.get("shared_memory_region")
+    if region is None:
+        return None
+    offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
+    if not isinstance(region, str) or type(offset) is not int or type(nbytes) is not int or offset < 0 or nbytes < 0:
+        raise invalid(f"'{name}': a shared memory region needs its name, an offset and 'shared_memory_byte_size'")
+    return InRegion(region, offset, nbytes)
+
+
+def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: getattr(value, choice) for key, value in given.items() if (choice := value.WhichOneof("parameter_choice"))
+    }

@@ -1,0 +1,319 @@
+"""The protocol over gRPC, by grpcio's asyncio server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from offpath.bindings.errors import PlaceUnusable
+from offpath.host_helper.gateway import grpc_calls, routes
+from offpath.host_helper.gateway.config import GatewayFile
+from offpath.host_helper.gateway.errors import (
+    GatewayConfigInvalid,
+    GatewayMissing,
+    Refused,
+    unauthenticated,
+    unavailable,
+    unsupported,
+)
+from offpath.host_helper.gateway.messages import DATA_TYPES, FIELDS, SERVICE, classes
+from offpath.host_helper.gateway.models import config as model_config
+from offpath.host_helper.gateway.tenants import Tenant, Tenants
+
+logger = logging.getLogger(__name__)
+STREAM: Final = "ModelStreamInfer"
+_FINAL: Final = "triton_enable_empty_final_response"
+_MOST_STREAMED: Final = 64
+"""Requests of one stream at once."""
+_PREFIX: Final = "offpath://tenant/"
+
+
+def grpc_module() -> Any:
+    """grpc. Raises: GatewayMissing."""
+    try:
+        import grpc
+        import grpc.aio
+    except ImportError:
+        raise GatewayMissing('the gateway\'s gRPC needs grpcio: pip install "offpath[gateway]"') from None
+    return grpc
+
+
+class GrpcServer:
+    """Serves tenants' clients. `start` listens, `close` stops."""
+
+    def __init__(self, config: GatewayFile, tenants: Tenants) -> None:
+        self.config, self.tenants = config, tenants
+        self.address = ""
+        self._grpc = grpc_module()
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Raises: PlaceUnusable: the address is taken. GatewayConfigInvalid: a file of TLS cannot be used."""
+        grpc = self._grpc
+        most = max(map(routes.most_body, self.tenants.by_name.values()))
+        most_sent = max(table.result_bytes for table in self.config.tenant) + (1 << 20)
+        self._server = server = grpc.aio.server(options=(
+            ("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", most_sent),
+            ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 1024),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ))  # fmt: skip
+        server.add_generic_rpc_handlers((_Handler(self._grpc, self.tenants),))
+        try:
+            credentials = self._credentials()
+            add = server.add_insecure_port if credentials is None else server.add_secure_port
+            port = add(self.config.grpc, *(() if credentials is None else (credentials,)))
+        except RuntimeError:
+            raise PlaceUnusable(f"grpc: {self.config.grpc}: the address is in use, or not this machine's") from None
+        self.address = f"{self.config.grpc.rpartition(':')[0]}:{port}"
+        await server.start()
+
+    async def close(self, grace_s: float = 0.5) -> None:
+        """Idempotent."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(grace_s)
+
+    def _credentials(self) -> Any:
+        tls = self.config.tls
+        if tls is None:
+            return None
+        try:
+            key, chain = Path(tls.key_file).read_bytes(), Path(tls.cert_file).read_bytes()
+            authority = Path(tls.client_ca_file).read_bytes() if tls.client_ca_file else None
+        except OSError as fault:
+            raise GatewayConfigInvalid(f"tls: {fault.filename}: {fault.strerror}") from None
+        # grpcio asks for a certificate only if it requires one.
+        return self._grpc.ssl_server_credentials(
+            ((key, chain),), root_certificates=authority, require_client_auth=authority is not None
+        )
+
+
+class _Handler:
+    """Finds the method of a call (a `grpc.GenericRpcHandler`)."""
+
+    def __init__(self, grpc: Any, tenants: Tenants) -> None:
+        self._grpc, self._service = grpc, _Service(grpc, tenants)
+        self._methods = {f"/{SERVICE}/{name}": self._method(name) for name in METHODS}
+
+    def service(self, details: Any) -> Any:
+        """grpc's hook."""
+        return self._methods.get(details.method)
+
+    def _method(self, name: str) -> Any:
+        request = getattr(classes(), "ModelInferRequest" if name == STREAM else f"{name}Request")
+        response = getattr(classes(), "ModelStreamInferResponse" if name == STREAM else f"{name}Response")
+        given = {"request_deserializer": request.FromString, "response_serializer": response.SerializeToString}
+        if name == STREAM:
+            return self._grpc.stream_stream_rpc_method_handler(self._service.stream, **given)
+        return self._grpc.unary_unary_rpc_method_handler(self._service.unary(name), **given)
+
+
+class _Service:
+    def __init__(self, grpc: Any, tenants: Tenants) -> None:
+        self._grpc, self._tenants = grpc, tenants
+
+    def unary(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        """The method of that name."""
+
+        async def call(request: Any, context: Any) -> Any:
+            try:
+                if name in OPEN:
+                    return OPEN[name](self._tenants)
+                return await METHODS[name](self._tenant(context), request, context)
+            except Refused as refused:
+                await self._abort(context, refused)
+            except asyncio.CancelledError:
+                raise
+            except self._grpc.RpcError:
+                raise
+            except Exception:
+                logger.exception("a request was not answered", extra={"code": "gateway_bug"})
+                await self._abort(context, Refused(500, "INTERNAL", "internal error; the gateway's log has it"))
+
+        return call
+
+    async def _abort(self, context: Any, refused: Refused) -> None:
+        await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
+
+    async def stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Each request of the stream is answered when it ends; an error is a message, not the stream's end."""
+        try:
+            tenant = self._tenant(context)
+        except Refused as refused:
+            await self._abort(context, refused)
+            return
+        answers: asyncio.Queue[Any] = asyncio.Queue(_MOST_STREAMED)
+        reader = asyncio.ensure_future(_read_stream(tenant, requests, context, answers))
+        try:
+            while (answer := await answers.get()) is not None:
+                yield answer
+            await reader
+        finally:
+            reader.cancel()
+
+    def _tenant(self, context: Any) -> Tenant:
+        """Raises: Refused."""
+        token, times = "", 0
+        for key, value in context.invocation_metadata() or ():
+            if key == "authorization" and isinstance(value, str):
+                scheme, _, token = value.strip().partition(" ")  # perf_analyzer sends a blank before it
+                times += 1
+                if scheme.lower() != "bearer":
+                    raise unauthenticated()
+        if times > 1:
+            raise unauthenticated()
+        return self._tenants.identified(token.strip(), _certified(context))
+
+
+async def _read_stream(tenant: Tenant, requests: AsyncIterator[Any], context: Any, answers: asyncio.Queue[Any]) -> None:
+    at_once, tasks = asyncio.Semaphore(_MOST_STREAMED), set[asyncio.Task[None]]()
+    try:
+        async for request in requests:
+            await at_once.acquire()
+            task = asyncio.ensure_future(_streamed(tenant, request, context, answers))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(lambda _: at_once.release())
+        if tasks:
+            await asyncio.gather(*tasks)
+        await answers.put(None)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _streamed(tenant: Tenant, request: Any, context: Any, answers: asyncio.Queue[Any]) -> None:
+    message = classes().ModelStreamInferResponse
+    try:
+        response = await _infer(tenant, request, context)
+    except Refused as refused:
+        answer = message(error_message=refused.text)
+        answer.infer_response.id = request.id
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        logger.exception("a request was not answered", extra={"code": "gateway_bug"})
+        answer = message(error_message="internal error; the gateway's log has it")
+    else:
+        if request.parameters[_FINAL].bool_param if _FINAL in request.parameters else False:
+            response.parameters["triton_final_response"].bool_param = True
+        answer = message(infer_response=response)
+    await answers.put(answer)
+
+
+async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
+    model = tenant.models.find(request.model_name, request.model_version)
+    call = grpc_calls.read(model, tenant.regions, request, context.time_remaining())
+    try:
+        return grpc_calls.written(call, await tenant.infer(call))
+    finally:
+        call.end()
+
+
+def _certified(context: Any) -> str | None:
+    names = [value.decode("utf-8", "replace") for value in context.peer_identities() or ()]
+    tenants = [name[len(_PREFIX) :] for name in names if name.startswith(_PREFIX)]
+    return tenants[0] if len(tenants) == 1 else None
+
+
+# -- the other methods --------------------------------------------------------------------------------------------
+async def _server_metadata(tenant: Tenant, request: Any, context: Any) -> Any:
+    return classes().ServerMetadataResponse(**routes.server_metadata())
+
+
+async def _model_ready(tenant: Tenant, request: Any, context: Any) -> Any:
+    return classes().ModelReadyResponse(ready=tenant.models.is_ready(request.name, request.version))
+
+
+async def _model_metadata(tenant: Tenant, request: Any, context: Any) -> Any:
+    models = tenant.models
+    return classes().ModelMetadataResponse(**models.metadata(models.find(request.name, request.version)))
+
+
+async def _model_config(tenant: Tenant, request: Any, context: Any) -> Any:
+    shown = model_config(tenant.models.find(request.name, request.version))
+    for tensor in (*shown["input"], *shown["output"]):
+        tensor["data_type"] = DATA_TYPES[tensor["data_type"].removeprefix("TYPE_")]
+    return classes().ModelConfigResponse(config=shown)
+
+
+async def _statistics(tenant: Tenant, request: Any, context: Any) -> Any:
+    models = tenant.models
+    which = [models.find(request.name, request.version)] if request.name else models.all()
+    shown = tenant.statistics.shown(which)["model_stats"]
+    for each in shown:
+        for key in ("batch_stats", "memory_usage", "response_stats"):
+            each.pop(key)
+    return classes().ModelStatisticsResponse(model_stats=shown)
+
+
+async def _index(tenant: Tenant, request: Any, context: Any) -> Any:
+    return classes().RepositoryIndexResponse(models=tenant.models.index())
+
+
+async def _load(tenant: Tenant, request: Any, context: Any) -> Any:
+    raise unavailable("models are loaded by helpers, not by clients", 0.0)
+
+
+async def _region_status(tenant: Tenant, request: Any, context: Any) -> Any:
+    answer = classes().SystemSharedMemoryStatusResponse()
+    for one in tenant.regions.status(request.name):
+        status = answer.regions[one["name"]]
+        status.name, status.key, status.offset, status.byte_size = one.values()
+    return answer
+
+
+async def _register(tenant: Tenant, request: Any, context: Any) -> Any:
+    tenant.regions.register(request.name, request.key, request.offset, request.byte_size)
+    return classes().SystemSharedMemoryRegisterResponse()
+
+
+async def _unregister(tenant: Tenant, request: Any, context: Any) -> Any:
+    if request.name:
+        tenant.regions.unregister(request.name)
+    else:
+        tenant.regions.unregister_all()
+    return classes().SystemSharedMemoryUnregisterResponse()
+
+
+async def _no_cuda(tenant: Tenant, request: Any, context: Any) -> Any:
+    raise unsupported("CUDA shared memory is not served: the GPUs are not this host's")
+
+
+async def _cuda_status(tenant: Tenant, request: Any, context: Any) -> Any:
+    return classes().CudaSharedMemoryStatusResponse()
+
+
+async def _cuda_unregister(tenant: Tenant, request: Any, context: Any) -> Any:
+    return classes().CudaSharedMemoryUnregisterResponse()
+
+
+def _live(tenants: Tenants) -> Any:
+    return classes().ServerLiveResponse(live=True)
+
+
+def _ready(tenants: Tenants) -> Any:
+    return classes().ServerReadyResponse(ready=tenants.is_ready)
+
+
+OPEN: Final[dict[str, Callable[[Tenants], Any]]] = {"ServerLive": _live, "ServerReady": _ready}
+"""Methods that need no token."""
+
+
+async def _never(tenant: Tenant, request: Any, context: Any) -> Any:
+    raise AssertionError("it is answered without a tenant")
+
+
+METHODS: Final[dict[str, Callable[[Tenant, Any, Any], Awaitable[Any]]]] = {
+    "ServerLive": _never, "ServerReady": _never, STREAM: _never,
+    "ServerMetadata": _server_metadata, "ModelReady": _model_ready, "ModelMetadata": _model_metadata,
+    "ModelConfig": _model_config, "ModelStatistics": _statistics, "ModelInfer": _infer,
+    "RepositoryIndex": _index, "RepositoryModelLoad": _load, "RepositoryModelUnload": _load,
+    "SystemSharedMemoryStatus": _region_status, "SystemSharedMemoryRegister": _register,
+    "SystemSharedMemoryUnregister": _unregister, "CudaSharedMemoryStatus": _cuda_status,
+    "CudaSharedMemoryRegister": _no_cuda, "CudaSharedMemoryUnregister": _cuda_unregister,
+}  # fmt: skip
+assert all(name == STREAM or f"{name}Request" in FIELDS for name in METHODS)

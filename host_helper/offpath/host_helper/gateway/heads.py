@@ -1,0 +1,131 @@
+"""Heads of HTTP/1.1 requests. httptools parses them; what could be read in two ways is refused before.
+
+Only one framing is served: a body has a Content-Length. A head with another one, or with two, is refused, so that no
+proxy in front can see another boundary between requests than the gateway does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from offpath.host_helper.gateway.errors import GatewayMissing, Refused, invalid, too_large
+
+MOST_HEAD_BYTES: Final = 8 * 1024
+MOST_HEADERS: Final = 64
+_MOST_LENGTH: Final = 1 << 40
+_LINE: Final = re.compile(rb"[A-Z]{1,16} [!-~\x80-\xff]+ HTTP/([0-9]\.[0-9])\r\n")
+_FOLDED: Final = re.compile(rb"\n[ \t]")
+_PATH: Final = re.compile(r"/[!-~]*")
+_METHODS: Final = frozenset(("GET", "POST"))
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request without its body. ``headers``: by their names in lower case, each once. ``length``: of the body."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    length: int
+    keeps: bool
+    """The connection stays open after the answer."""
+
+    @property
+    def bearer(self) -> str:
+        """The token; empty: none."""
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+
+class _Collector:
+    """Called by httptools."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+
+def httptools() -> Any:
+    """The module. Raises: GatewayMissing."""
+    try:
+        import httptools
+    except ImportError:
+        raise GatewayMissing('the gateway needs httptools: pip install "offpath[gateway]"') from None
+    return httptools
+
+
+def parse(head: bytes) -> Head:
+    """``head`` ends with its empty line. Raises: Refused: not a request that is served here."""
+    if head.count(b"\r\n") != head.count(b"\n") or head.count(b"\r\n") != head.count(b"\r") or b"\0" in head:
+        raise invalid("a line of the head does not end with CR LF")
+    if _FOLDED.search(head):
+        raise invalid("a header is folded")
+    line = _LINE.match(head)
+    if line is None:
+        raise invalid("not an HTTP/1.1 request that is served here")
+    if line[1] not in (b"1.0", b"1.1"):
+        raise Refused(505, "INVALID_ARGUMENT", "HTTP/1.1 is served here")
+    library = httptools()
+    collector = _Collector()
+    parser = library.HttpRequestParser(collector)
+    try:
+        parser.feed_data(head)
+    except (library.HttpParserError, library.HttpParserUpgrade):
+        raise invalid("not an HTTP/1.1 request that is served here") from None
+    version = line[1].decode()
+    headers = _headers(collector.headers)
+    if version == "1.1" and "host" not in headers:
+        raise invalid("the header Host is missing")
+    method = parser.get_method().decode("ascii")
+    if method not in _METHODS:
+        raise Refused(405, "UNIMPLEMENTED", "Method Not Allowed")
+    url = collector.url.decode("latin-1")
+    if not _PATH.fullmatch(url):
+        raise invalid("the target is a path of printable ASCII characters")
+    return Head(method, url.partition("?")[0], headers, _length(headers, method), _keeps(headers, version))
+
+
+def _keeps(headers: dict[str, str], version: str) -> bool:
+    """httptools has forgotten it when the head is at its end."""
+    return version == "1.1" and "close" not in (
+        each.strip().lower() for each in headers.get("connection", "").split(",")
+    )
+
+
+def _headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    if len(pairs) > MOST_HEADERS:
+        raise Refused(431, "INVALID_ARGUMENT", f"more than {MOST_HEADERS} headers")
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.decode("latin-1")
+        if key in headers:
+            if key in ("accept", "accept-encoding", "cookie", "via", "x-forwarded-for"):
+                headers[key] += ", " + value.decode("latin-1")
+                continue
+            raise invalid("a header occurs twice")
+        headers[key] = value.decode("latin-1").strip(" \t")
+    return headers
+
+
+def _length(headers: dict[str, str], method: str) -> int:
+    if "transfer-encoding" in headers:
+        raise Refused(411, "INVALID_ARGUMENT", "a body needs a Content-Length; transfer encodings are not served")
+    text = headers.get("content-length")
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise invalid("Content-Length is not a number")
+    length = int(text)
+    if length > _MOST_LENGTH:
+        raise too_large("the body is too long")
+    if length and method == "GET":
+        raise invalid("a GET request has no body here")
+    return length

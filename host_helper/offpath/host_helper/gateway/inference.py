@@ -1,0 +1,174 @@
+"""Inference requests and answers in HTTP's form: a JSON header, then the binary tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from offpath.host_helper.gateway.answers import Output
+from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked, of_raw
+from offpath.host_helper.gateway.datatypes import NO_JSON
+from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
+from offpath.host_helper.gateway.models import Model
+from offpath.host_helper.gateway.regions import Regions
+
+HEADER_LENGTH: Final = "inference-header-content-length"
+MOST_JSON_BYTES: Final = 4 << 20
+"""Of a JSON header, or of a whole body that is JSON. Reading it holds Python's lock, which all tenants share."""
+_MOST_TENSORS: Final = 64
+
+
+def read(model: Model, regions: Regions, body: memoryview, header_length: str | None) -> Call:
+    """The request. ``header_length``: the header `HEADER_LENGTH`. Raises: Refused."""
+    length = _header_length(header_length, body.nbytes)
+    if header_length is not None and not length:
+        return checked(model, regions, "", [of_raw(model, body)], [], {}, is_binary=True)
+    if length > MOST_JSON_BYTES:
+        raise Refused(413, "RESOURCE_EXHAUSTED", f"the JSON part has at most {MOST_JSON_BYTES} bytes")
+    try:
+        header = orjson.loads(body[:length])
+    except (orjson.JSONDecodeError, RecursionError) as fault:
+        raise unparsable(f"failed to parse the request JSON buffer: {str(fault)[:100]}") from None
+    if not isinstance(header, dict):
+        raise unparsable("failed to parse the request JSON buffer: it is not an object")
+    parameters = _object(header, "parameters", "the request")
+    is_binary = _flag(parameters, "binary_data_output")
+    inputs, rest = _inputs(header, body[length:])
+    if rest:
+        raise invalid(f"unexpected additional input data for model '{model.name}'")
+    outputs = [_asked(each, is_binary) for each in _list(header, "outputs")]
+    request_id = header.get("id", "")
+    if not isinstance(request_id, str):
+        raise unparsable("Unable to parse 'id': not a string")
+    return checked(model, regions, request_id, inputs, outputs, parameters, is_binary=is_binary)
+
+
+def written(call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
+    """The answer: its JSON header, and the binary tensors behind it. Raises: Refused: a datatype that JSON lacks."""
+    shown: list[dict[str, Any]] = []
+    binary: list[bytes] = []
+    for output in outputs:
+        wanted = output.wanted
+        one: dict[str, Any] = {"name": wanted.name, "datatype": output.datatype, "shape": output.shape}
+        if wanted.region is not None:
+            pass  # no parameters, as Triton has it: perf_analyzer takes them for those of bytes
+        elif wanted.is_binary:
+            assert output.content is not None
+            one["parameters"] = {"binary_data_size": output.nbytes}
+            binary.append(output.content)
+        elif output.datatype in NO_JSON:
+            raise invalid(f"sending {output.datatype} data via JSON is not supported. Please use the binary data "
+                          f"format for output '{wanted.name}'")  # fmt: skip
+        else:
+            one["data"] = output.array()
+        shown.append(one)
+    header: dict[str, Any] = {"model_name": call.model.name, "model_version": str(call.model.version), "outputs": shown}
+    if call.id:
+        header["id"] = call.id
+    return orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain), binary
+
+
+def _plain(value: Any) -> Any:
+    """For what orjson does not write itself: arrays without a native layout."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError
+
+
+def _header_length(text: str | None, nbytes: int) -> int:
+    if text is None:
+        return nbytes
+    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) > nbytes:
+        raise invalid(f"inference header size should be in range (0, {nbytes}), got: {text[:32]}")
+    return int(text)
+
+
+def _inputs(header: dict[str, Any], rest: memoryview) -> tuple[list[Given], memoryview]:
+    inputs = []
+    for each in _list(header, "inputs"):
+        name = _text(each, "name", "an input")
+        where = f"input '{name}'"
+        datatype, shape = _text(each, "datatype", where), _shape(each, where)
+        parameters = _object(each, "parameters", where)
+        content: memoryview | InRegion | list[Any]
+        place = _place(parameters, where)
+        if place is not None:
+            content = place
+        elif "binary_data_size" in parameters:
+            size = _size(parameters, "binary_data_size", where)
+            if size > rest.nbytes:
+                raise invalid(f"unexpected size for {where}, expecting {size - rest.nbytes} additional bytes")
+            content, rest = rest[:size], rest[size:]
+        else:
+            data = each.get("data")
+            if not isinstance(data, list):
+                raise unparsable(f"Unable to parse 'data': {where} has none")
+            content = data
+        inputs.append(Given(name, datatype, shape, content))
+    return inputs, rest
+
+
+def _asked(each: dict[str, Any], is_binary: bool) -> Asked:
+    name = _text(each, "name", "an output")
+    where = f"output '{name}'"
+    parameters = _object(each, "parameters", where)
+    if parameters.get("classification"):
+        raise unsupported("the classification extension is not served")
+    return Asked(name, _flag(parameters, "binary_data", is_binary), _place(parameters, where))
+
+
+def _place(parameters: dict[str, Any], where: str) -> InRegion | None:
+    region = parameters.get("shared_memory_region")
+    if region is None:
+        return None
+    if not isinstance(region, str):
+        raise unparsable(f"Unable to parse 'shared_memory_region' of {where}: not a string")
+    offset = _size(parameters, "shared_memory_offset", where) if "shared_memory_offset" in parameters else 0
+    return InRegion(region, offset, _size(parameters, "shared_memory_byte_size", where))
+
+
+def _list(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = header.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise unparsable(f"Unable to parse '{key}': not an array of objects")
+    if len(found) > _MOST_TENSORS:
+        raise invalid(f"more than {_MOST_TENSORS} {key}")
+    return found
+
+
+def _object(header: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = header.get(key, {})
+    if not isinstance(found, dict):
+        raise unparsable(f"Unable to parse '{key}' of {where}: not an object")
+    return found
+
+
+def _text(header: dict[str, Any], key: str, where: str) -> str:
+    found = header.get(key)
+    if not isinstance(found, str):
+        raise unparsable(f"Unable to parse '{key}' of {where}: not a string")
+    return found
+
+
+def _shape(header: dict[str, Any], where: str) -> tuple[int, ...]:
+    found = header.get("shape")
+    if not isinstance(found, list) or any(type(dim) is not int for dim in found):
+        raise unparsable(f"Unable to parse 'shape' of {where}: not an array of whole numbers")
+    return tuple(found)
+
+
+def _size(header: dict[str, Any], key: str, where: str) -> int:
+    found = header.get(key)
+    if type(found) is not int or not 0 <= found < 1 << 62:
+        raise unparsable(f"Unable to parse '{key}' of {where}: not a number of bytes")
+    return found
+
+
+def _flag(header: dict[str, Any], key: str, default: bool = False) -> bool:
+    found = header.get(key, default)
+    if not isinstance(found, bool):
+        raise unparsable(f"Unable to parse '{key}': not a boolean")
+    return found

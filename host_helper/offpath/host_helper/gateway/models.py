@@ -1,0 +1,128 @@
+"""Models: kernels with a declared signature, by name and version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offpath.bindings.wire.signatures import KernelSignature, TensorSpec
+from offpath.host_helper.gateway.datatypes import NAMES
+from offpath.host_helper.gateway.errors import Refused, invalid, not_found
+
+PLATFORM = "offpath"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A declared tensor: ``datatype`` is the protocol's name; -1 in ``shape`` is any length."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """As the model's metadata has it."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results."""
+
+    name: str
+    version: int
+    kernel: str
+    labels: tuple[str, ...]
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+
+
+def model_of(signature: KernelSignature) -> Model | None:
+    """None: it has a dtype that the protocol does not know."""
+    inputs, outputs = _specs(signature.inputs), _specs(signature.outputs)
+    if inputs is None or outputs is None:
+        return None
+    labels = tuple(signature.labels)
+    return Model(signature.model, signature.model_version, signature.name, labels, inputs, outputs)
+
+
+def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
+    if any(tensor.dtype not in NAMES for tensor in tensors):
+        return None
+    return {tensor.name: Spec(tensor.name, NAMES[tensor.dtype], tuple(tensor.shape)) for tensor in tensors}
+
+
+class Models:
+    """All versions of all models that a tenant may request. Without a version a request gets the highest."""
+
+    def __init__(self, models: Iterable[Model] = ()) -> None:
+        self._versions: dict[str, dict[int, Model]] = {}
+        for model in models:
+            self._versions.setdefault(model.name, {})[model.version] = model
+
+    def find(self, name: str, version: str = "") -> Model:
+        """``version``: a number, a label, or empty. Raises: Refused: there is no such model or version."""
+        versions = self._versions.get(name)
+        if versions is None:
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        if not version:
+            return versions[max(versions)]
+        for model in versions.values():
+            if version in model.labels:
+                return model
+        if not (version.isascii() and version.isdigit() and len(version) < 20):
+            raise invalid(f"failed to get model version from specified version string '{version}'")
+        found = versions.get(int(version))
+        if found is None:
+            raise not_found(f"Request for unknown model: '{name}' version {version} is not found")
+        return found
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Whether it is there."""
+        try:
+            self.find(name, version)
+        except Refused:
+            return False
+        return True
+
+    def versions(self, name: str) -> list[str]:
+        """In rising order."""
+        return [str(number) for number in sorted(self._versions.get(name, ()))]
+
+    def all(self) -> list[Model]:
+        """By name and version."""
+        return [
+            self._versions[name][number] for name in sorted(self._versions) for number in sorted(self._versions[name])
+        ]
+
+    def metadata(self, model: Model) -> dict[str, Any]:
+        """``GET /v2/models/NAME``."""
+        return {
+            "name": model.name, "versions": self.versions(model.name), "platform": PLATFORM,
+            "inputs": [spec.describe() for spec in model.inputs.values()],
+            "outputs": [spec.describe() for spec in model.outputs.values()],
+        }  # fmt: skip
+
+    def index(self) -> list[dict[str, str]]:
+        """``POST /v2/repository/index``."""
+        return [{"name": model.name, "version": str(model.version), "state": "READY"} for model in self.all()]
+
+
+def config(model: Model) -> dict[str, Any]:
+    """``GET /v2/models/NAME/config``: what clients read of Triton's model configuration. Dims have no batch dimension
+    of their own: ``max_batch_size`` is 0."""
+    return {
+        "name": model.name, "platform": PLATFORM, "backend": PLATFORM,
+        "version_policy": {"specific": {"versions": [model.version]}},
+        "max_batch_size": 0,
+        "input": [
+            {"name": spec.name, "data_type": f"TYPE_{spec.datatype}", "dims": list(spec.shape)}
+            for spec in model.inputs.values()
+        ],
+        "output": [
+            {"name": spec.name, "data_type": f"TYPE_{spec.datatype}", "dims": list(spec.shape)}
+            for spec in model.outputs.values()
+        ],
+        "parameters": {"labels": {"string_value": ",".join(model.labels)}} if model.labels else {},
+    }  # fmt: skip

@@ -1,0 +1,155 @@
+"""System shared memory: objects in /dev/shm that a client registers, reads and writes in place of bytes in messages.
+
+A client can name any object, so a tenant may register only those of its users. Objects are never mapped here: another
+process may truncate one at any time, which ends the process that touches the mapping. ``preadv`` and ``pwrite`` cost
+the same one copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from offpath.host_helper.gateway.errors import Refused, invalid, not_found, too_large
+
+FOLDER: Final = "/dev/shm"
+MOST_REGIONS: Final = 1024
+"""Of one tenant; each holds a descriptor."""
+_MOST_NAME: Final = 256
+_KEY: Final = re.compile(r"/?[A-Za-z0-9_.+:@%=,~-]{1,255}")
+
+
+@dataclass(slots=True)
+class Region:
+    """``nbytes`` from ``offset`` of the object ``key``, which is open as ``fd``. ``users``: requests that have it."""
+
+    name: str
+    key: str
+    offset: int
+    nbytes: int
+    fd: int
+    users: int = 0
+
+    def part(self, offset: int, nbytes: int) -> int:
+        """The part's place in the object. Raises: Refused: it is not inside the region."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise invalid(f"Invalid offset + byte size for shared memory region: '{self.name}'")
+        return self.offset + offset
+
+    def read_into(self, room: memoryview, at: int) -> None:
+        """Fill ``room`` from ``at`` of the object. Raises: Refused: the object has become shorter."""
+        done, most = 0, room.nbytes
+        while done < most:
+            got = os.preadv(self.fd, [room[done:]], at + done)
+            if not got:
+                raise invalid(f"shared memory region '{self.name}' has become shorter")
+            done += got
+
+    def write(self, content: memoryview, at: int) -> None:
+        """Raises: Refused: the object has become shorter, or memory is short."""
+        if os.fstat(self.fd).st_size < at + content.nbytes:  # a write beyond its end would make it longer
+            raise invalid(f"shared memory region '{self.name}' has become shorter")
+        done = 0
+        try:
+            while done < content.nbytes:
+                done += os.pwrite(self.fd, content[done:], at + done)
+        except OSError as fault:
+            raise Refused(500, "INTERNAL", f"shared memory region '{self.name}': {fault.strerror}") from None
+
+
+class Regions:
+    """The regions of one tenant, by name. ``uids``: whose objects it may register."""
+
+    def __init__(self, uids: Collection[int], folder: str = FOLDER) -> None:
+        self.uids = frozenset(uids)
+        self._folder = folder
+        self._by_name: dict[str, Region] = {}
+        self._users = threading.Lock()
+        """Large requests are read in threads."""
+
+    def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
+        """Raises: Refused: a name that is taken, an object that is not there, not the tenant's or too short."""
+        if not 0 < len(name) <= _MOST_NAME:
+            raise invalid(f"the name of a shared memory region has 1 to {_MOST_NAME} characters")
+        if name in self._by_name:
+            raise Refused(400, "ALREADY_EXISTS", f"shared memory region '{name}' already in manager")
+        if len(self._by_name) >= MOST_REGIONS:
+            raise too_large(f"a tenant registers at most {MOST_REGIONS} shared memory regions")
+        if offset < 0 or nbytes < 0:
+            raise invalid(f"Invalid offset + byte size for shared memory region: '{name}'")
+        missing = Refused(500, "INTERNAL", f"Unable to open shared memory region: '{key[:_MOST_NAME]}'")
+        if not _KEY.fullmatch(key) or key.strip("/") in (".", ".."):
+            raise missing
+        try:
+            fd = os.open(
+                os.path.join(self._folder, key.removeprefix("/")),
+                os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY,
+            )
+        except OSError:
+            raise missing from None
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid not in self.uids:
+                raise missing  # as one that is not there: nothing about others' objects is told
+            if offset + nbytes > found.st_size:
+                raise invalid(f"failed to register shared memory region '{name}': invalid args")
+        except BaseException:
+            os.close(fd)
+            raise
+        self._by_name[name] = Region(name, key, offset, nbytes, fd)
+
+    def borrow(self, name: str) -> Region:
+        """For a request, until `give_back`. Raises: Refused: it is not registered."""
+        with self._users:
+            region = self._by_name.get(name)
+            if region is None:
+                raise not_found(f"Unable to find shared memory region: '{name}'")
+            region.users += 1
+            return region
+
+    def give_back(self, region: Region) -> None:
+        """The request has ended."""
+        with self._users:
+            region.users -= 1
+
+    def unregister(self, name: str) -> None:
+        """An unknown name is no fault. Raises: Refused: a request has it."""
+        region = self._by_name.get(name)
+        if region is None:
+            return
+        if region.users:
+            raise Refused(500, "INTERNAL", f"Cannot unregister shared memory region '{name}', it is currently in use.")
+        del self._by_name[name]
+        os.close(region.fd)
+
+    def unregister_all(self) -> None:
+        """Those that are in use stay. Raises: Refused: one is."""
+        in_use: Refused | None = None
+        for name in list(self._by_name):
+            try:
+                self.unregister(name)
+            except Refused as refused:
+                in_use = refused
+        if in_use is not None:
+            raise in_use
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """One region, or all. Raises: Refused: it is not registered."""
+        if name and name not in self._by_name:
+            raise not_found(f"Unable to find system shared memory region: '{name}'")
+        return [
+            {"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.nbytes}
+            for one in self._by_name.values()
+            if not name or one.name == name
+        ]
+
+    def close(self) -> None:
+        """Close every object. No request may be under way."""
+        for region in self._by_name.values():
+            os.close(region.fd)
+        self._by_name.clear()

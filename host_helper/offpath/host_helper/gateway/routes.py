@@ -1,0 +1,171 @@
+"""The endpoints of the Open Inference Protocol over HTTP, with Triton's extensions that clients call."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+import orjson
+
+from offpath.host_helper.gateway import bodies, inference
+from offpath.host_helper.gateway.errors import Refused, not_found, unavailable, unparsable, unsupported
+from offpath.host_helper.gateway.heads import Head
+from offpath.host_helper.gateway.models import Models, config
+from offpath.host_helper.gateway.responses import Response
+from offpath.host_helper.gateway.tenants import Tenant
+
+EXTENSIONS: Final = (
+    "binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics",
+    "system_shared_memory",
+)  # fmt: skip
+_MODEL: Final = re.compile(
+    r"/v2/models/(?P<name>.+?)(?:/versions/(?P<version>[^/]+))?(?P<what>/ready|/config|/stats|/infer)?"
+)
+_REGION: Final = re.compile(
+    r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?/(?P<what>status|register|unregister)"
+)
+_LOAD: Final = re.compile(r"/v2/repository/models/.+/(?:load|unload)")
+_SPARE_BYTES: Final = 1 << 20
+"""Of a JSON header beside the tensors."""
+_MOST_AT_ONCE: Final = 64 * 1024
+_T = TypeVar("_T")
+
+
+def server_metadata() -> dict[str, Any]:
+    """``GET /v2``."""
+    return {"name": "offpath", "version": metadata.version("offpath"), "extensions": list(EXTENSIONS)}
+
+
+def most_body(tenant: Tenant) -> int:
+    """The longest body that a request of the tenant may have: its tensors in binary, or all of it JSON."""
+    return max(tenant.table.payload_bytes + _SPARE_BYTES, inference.MOST_JSON_BYTES)
+
+
+def open_to_all(head: Head, is_ready: bool) -> Response | None:
+    """What needs no token: whether the gateway is alive and ready. None: it needs one."""
+    if head.path == "/v2/health/live" and head.method == "GET":
+        return Response(200)
+    if head.path == "/v2/health/ready" and head.method == "GET":
+        return Response(200 if is_ready else 503)
+    return None
+
+
+async def respond(tenant: Tenant, head: Head, body: memoryview) -> Response:
+    """Answers one request of the tenant. Raises: Refused."""
+    if coding := head.headers.get("content-encoding", ""):
+        body = await _aside(body.nbytes, bodies.inflate, body, coding, most_body(tenant))
+    matched = _MODEL.fullmatch(head.path)
+    if matched is not None and head.path != "/v2/models/stats":
+        response = await _model(tenant, head, body, matched)
+    else:
+        response = _other(tenant, head, body)
+    coding = bodies.chosen(head.headers.get("accept-encoding", ""))
+    if not coding or not response.nbytes:
+        return response
+    packed = await _aside(response.nbytes, bodies.deflate, b"".join(response.chunks), coding)
+    return Response(response.status, (packed,), response.content_type, response.header_length, coding)
+
+
+async def _model(tenant: Tenant, head: Head, body: memoryview, matched: re.Match[str]) -> Response:
+    name, version = unquote(matched["name"]), unquote(matched["version"] or "")
+    what = matched["what"] or ""
+    _method(head, "POST" if what == "/infer" else "GET")
+    models = tenant.models
+    if what == "/infer":
+        return await _infer(tenant, models, head, body, name, version)
+    if what == "/ready":
+        if not models.is_ready(name, version):
+            raise Refused(400, "NOT_FOUND", "Model version not ready")
+        return Response(200)
+    if what == "/stats":
+        if not models.is_ready(name, version):
+            raise Refused(400, "NOT_FOUND", f"requested model '{name}' is not available")
+        return _json(tenant.statistics.shown([models.find(name, version)]))
+    model = models.find(name, version)
+    return _json(config(model) if what == "/config" else models.metadata(model))
+
+
+async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, name: str, version: str) -> Response:
+    model = models.find(name, version)
+    header_length = head.headers.get(inference.HEADER_LENGTH)
+    json_bytes = body.nbytes if header_length is None else 0
+    call = await _aside(json_bytes, inference.read, model, tenant.regions, body, header_length)
+    try:
+        outputs = await tenant.infer(call)
+        header, binary = inference.written(call, outputs)
+    finally:
+        call.end()
+    if not binary:
+        return Response(200, (header,))
+    return Response(200, (header, *binary), "application/octet-stream", len(header))
+
+
+async def _aside(nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
+    """The function's result; for many bytes in a thread, so that others' requests go on."""
+    if nbytes <= _MOST_AT_ONCE:
+        return function(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+def _other(tenant: Tenant, head: Head, body: memoryview) -> Response:
+    path = head.path
+    if path in ("/v2", "/v2/"):
+        _method(head, "GET")
+        return _json(server_metadata())
+    if path == "/v2/models/stats":
+        _method(head, "GET")
+        return _json(tenant.statistics.shown(tenant.models.all()))
+    if path == "/v2/repository/index":
+        _method(head, "POST")
+        return _json(tenant.models.index())
+    if _LOAD.fullmatch(path):
+        _method(head, "POST")
+        raise unavailable("models are loaded by helpers, not by clients", 0.0)
+    region = _REGION.fullmatch(path)
+    if region is not None:
+        return _region(tenant, head, body, region)
+    if path.startswith(("/v2/logging", "/v2/trace")):
+        raise unsupported("logging and tracing are not set by clients")
+    raise not_found("Not Found")
+
+
+def _region(tenant: Tenant, head: Head, body: memoryview, matched: re.Match[str]) -> Response:
+    name, what, is_cuda = unquote(matched["name"] or ""), matched["what"], matched["kind"] == "cuda"
+    _method(head, "GET" if what == "status" else "POST")
+    if what == "status":
+        return _json([] if is_cuda else tenant.regions.status(name))
+    if what == "unregister":
+        if not is_cuda and name:
+            tenant.regions.unregister(name)
+        elif not is_cuda:
+            tenant.regions.unregister_all()
+        return Response(200)
+    if is_cuda:
+        raise unsupported("CUDA shared memory is not served: the GPUs are not this host's")
+    try:
+        asked = orjson.loads(body)
+    except (orjson.JSONDecodeError, RecursionError):
+        raise unparsable("failed to parse the request JSON buffer") from None
+    if not isinstance(asked, dict):
+        raise unparsable("failed to parse the request JSON buffer: it is not an object")
+    key, offset, nbytes = asked.get("key"), asked.get("offset", 0), asked.get("byte_size")
+    if key is None or nbytes is None:
+        lacks = "key" if key is None else "byte_size"
+        raise Refused(400, "INVALID_ARGUMENT", f"Shared memory register request has no '{lacks}' field")
+    if not isinstance(key, str) or type(offset) is not int or type(nbytes) is not int:
+        raise unparsable("'key' is a string, 'offset' and 'byte_size' are whole numbers")
+    tenant.regions.register(name, key, offset, nbytes)
+    return Response(200)
+
+
+def _method(head: Head, method: str) -> None:
+    if head.method != method:
+        raise Refused(405, "UNIMPLEMENTED", "Method Not Allowed")
+
+
+def _json(value: Any) -> Response:
+    return Response(200, (orjson.dumps(value),))

@@ -1,0 +1,261 @@
+"""The gateway's tenants: a session with the daemon each, its models, regions and statistics; and who a client is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from offpath.bindings.errors import OffpathError, PeerGone
+from offpath.host_helper.aio import AsyncRequester
+from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
+from offpath.host_helper.gateway.answers import Output, Results
+from offpath.host_helper.gateway.calls import Call
+from offpath.host_helper.gateway.config import GatewayFile, TenantTable, bearers, users
+from offpath.host_helper.gateway.errors import (
+    GatewayConfigInvalid,
+    Refused,
+    not_found,
+    of_request,
+    too_large,
+    unauthenticated,
+    unavailable,
+)
+from offpath.host_helper.gateway.models import Models, model_of
+from offpath.host_helper.gateway.regions import Regions
+from offpath.host_helper.gateway.statistics import Statistics
+from offpath.host_helper.negotiate import Tls
+
+logger = logging.getLogger(__name__)
+_LOOK_S: Final = 0.25
+"""How often a tenant looks for other kernels."""
+_PAUSES_S: Final = (0.2, 5.0)
+"""Least and longest pause between attempts to reach the daemon."""
+
+
+class Tenant:
+    """One tenant. Its session is opened anew for as long as it runs."""
+
+    def __init__(self, table: TenantTable, daemon: str) -> None:
+        self.table = table
+        self.regions = Regions(users(table.uids))
+        self.statistics = Statistics()
+        self.models = Models()
+        self._daemon = daemon
+        self._requester: AsyncRequester | None = None
+        self._pending = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The tenant's name at the daemon."""
+        return self.table.name
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has a session."""
+        return self._requester is not None and self._requester.is_connected
+
+    def start(self) -> None:
+        """Reach for the daemon from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"gateway-{self.name}")
+
+    async def close(self) -> None:
+        """End the session; requests end with it."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.regions.close()
+
+    async def infer(self, call: Call) -> Sequence[Output]:
+        """Run the request. Raises: Refused."""
+        if self._pending >= self.table.max_pending:
+            raise unavailable(f"tenant has {self._pending} requests here, as many as it may")
+        requester = self._requester
+        if requester is None:
+            raise unavailable("the daemon cannot be reached")
+        results = Results(call)
+        begun_ns = time.perf_counter_ns()
+        self._pending += 1
+        try:
+            done = await requester.submit(
+                call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
+            )
+        except BaseException as fault:
+            self.statistics.failed(call.model, time.perf_counter_ns() - begun_ns)
+            refused = _refusal(fault, call)
+            if refused is None:
+                raise
+            raise refused from None
+        finally:
+            self._pending -= 1
+        self.statistics.succeeded(call.model, done.stages, time.perf_counter_ns() - begun_ns)
+        return results.outputs
+
+    # -- the session ----------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        pause_s, is_told = _PAUSES_S[0], False
+        while True:
+            try:
+                self._requester = requester = await self._open()
+            except OffpathError as fault:
+                if not is_told:
+                    logger.warning("tenant %s: no session: %s", self.name, fault, extra={"code": "gateway_no_session"})
+                    is_told = True
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSES_S[1])
+                continue
+            pause_s, is_told = _PAUSES_S[0], False
+            logger.info(
+                "tenant %s: session %d", self.name, requester.welcome.session, extra={"code": "gateway_session"}
+            )
+            try:
+                await self._look(requester)
+            except OffpathError as fault:
+                logger.warning("tenant %s: %s", self.name, fault, extra={"code": "gateway_session_lost"})
+            finally:
+                self._requester = None
+                await requester.close()
+
+    async def _open(self) -> AsyncRequester:
+        table = self.table
+        tls = None if table.tls is None else Tls(**table.tls.model_dump())
+        return await AsyncRequester.open(
+            self._daemon or None, tenant=table.name, token_file=table.token_file or None, tls=tls, slots=table.slots,
+            payload_bytes=table.payload_bytes, result_bytes=table.result_bytes,
+        )  # fmt: skip
+
+    async def _look(self, requester: AsyncRequester) -> None:
+        """Keep the models as the daemon's kernels are. Raises: PeerGone: the session is lost for good."""
+        seen: tuple[int, int] | None = None
+        while True:
+            try:
+                found = await requester.revision()
+                if found != seen:
+                    self._serve(await self._declared(requester))
+                    seen = found
+            except (PeerGone, UnknownKernel):
+                if requester.is_lost:
+                    raise
+            await asyncio.sleep(_LOOK_S)
+
+    async def _declared(self, requester: AsyncRequester) -> Models:
+        models = []
+        for name in list(await requester.kernels()):
+            signature = await requester.signature(name)
+            model = model_of(signature) if signature is not None else None
+            if model is not None:
+                models.append(model)
+        return Models(models)
+
+    def _serve(self, models: Models) -> None:
+        self.models = models
+        names = ", ".join(f"{model.name} {model.version}" for model in models.all()) or "none"
+        logger.info("tenant %s, gateway: models %s", self.name, names, extra={"code": "gateway_models"})
+        self.statistics.keep(models.all())
+
+
+def _refusal(fault: BaseException, call: Call) -> Refused | None:
+    """What the client is told; None: the fault passes."""
+    if isinstance(fault, RequestFailed):
+        return of_request(fault)
+    if isinstance(fault, RequestTimeout):
+        return Refused(504, "DEADLINE_EXCEEDED", "Request timeout expired")
+    if isinstance(fault, UnknownKernel):
+        return not_found(f"Request for unknown model: '{call.model.name}' is not found")
+    if isinstance(fault, PayloadTooLarge):
+        return too_large(str(fault))
+    if isinstance(fault, PeerGone):
+        return unavailable("the daemon cannot be reached")
+    return None
+
+
+class Tenants:
+    """Who a client is, by its token or its certificate."""
+
+    def __init__(self, config: GatewayFile) -> None:
+        """Raises: GatewayConfigInvalid: a token cannot be read, or two tenants have the same."""
+        self.by_name: dict[str, Tenant] = {}
+        self._by_digest: dict[bytes, Tenant] = {}
+        self._apply(config, {})
+
+    def reload(self, config: GatewayFile) -> list[Tenant]:
+        """Serve these tenants from now on. Returns those that are to be closed. Raises: as the constructor; nothing is
+        changed then."""
+        before = dict(self.by_name)
+        self._apply(config, before)
+        for tenant in self.by_name.values():
+            if before.get(tenant.name) is not tenant:
+                tenant.start()
+        return [tenant for name, tenant in before.items() if self.by_name.get(name) is not tenant]
+
+    def _apply(self, config: GatewayFile, before: dict[str, Tenant]) -> None:
+        tokens = {table.name: bearers(table) for table in config.tenant}
+        every = [token for each in tokens.values() for token in each]
+        if len(set(every)) < len(every):
+            raise GatewayConfigInvalid("one bearer token is given twice")
+        kept = {"bearer_files", "uids", "max_pending"}
+        made = {}
+        for table in config.tenant:
+            tenant = before.get(table.name)
+            if tenant is None or tenant.table.model_dump(exclude=kept) != table.model_dump(exclude=kept):
+                tenant = Tenant(table, config.daemon)
+            else:
+                tenant.table, tenant.regions.uids = table, users(table.uids)
+            made[table.name] = tenant
+        self.by_name = made
+        self._by_digest = {_digest(token): made[name] for name, each in tokens.items() for token in each}
+
+    def start(self) -> None:
+        """Reach for the daemon from now on."""
+        for tenant in self.by_name.values():
+            tenant.start()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await close_all(self.by_name.values())
+
+    def of_token(self, token: str) -> Tenant | None:
+        """Compares digests, whose time tells nothing about a token."""
+        return self._by_digest.get(_digest(token)) if token else None
+
+    def identified(self, token: str, certified: str | None) -> Tenant:
+        """``certified``: the tenant that the client's certificate names. Raises: Refused: no proof, or two that
+        differ."""
+        by_token = self.of_token(token)
+        by_certificate = self.by_name.get(certified) if certified is not None else None
+        if not token and certified is None:
+            raise unauthenticated()
+        if token and certified is not None and by_token is not by_certificate:
+            raise unauthenticated()
+        tenant = by_token if token else by_certificate
+        if tenant is None:
+            raise unauthenticated()
+        return tenant
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a tenant has a session."""
+        return any(tenant.is_ready for tenant in self.by_name.values())
+
+
+async def close_all(tenants: Iterable[Tenant]) -> None:
+    """End their sessions at once."""
+    await asyncio.gather(*(tenant.close() for tenant in tenants))
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def certified_tenant(certificate: dict[str, Any] | None) -> str | None:
+    """NAME of the only ``offpath://tenant/NAME`` among the certificate's URI names; None: none, or several."""
+    prefix = "offpath://tenant/"
+    names = (certificate or {}).get("subjectAltName", ())
+    tenants = [value[len(prefix) :] for kind, value in names if kind == "URI" and value.startswith(prefix)]
+    return tenants[0] if len(tenants) == 1 else None

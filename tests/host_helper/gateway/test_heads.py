@@ -1,0 +1,109 @@
+"""Heads of requests: what is read, and what could be read in two ways."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.host_helper.gateway.bodies import chosen, inflate
+from offpath.host_helper.gateway.errors import Refused
+from offpath.host_helper.gateway.heads import MOST_HEADERS, parse
+
+
+def head(*lines: str, first: str = "POST /v2 HTTP/1.1") -> bytes:
+    return "\r\n".join((first, "Host: x", *lines, "", "")).encode("latin-1")
+
+
+def test_what_a_head_says() -> None:
+    read = parse(head("Content-Length: 12", "authorization: bearer  abc ", "X-Own: 1", first="POST /v2/a?b=c HTTP/1.1"))
+    assert (read.method, read.path, read.length, read.keeps, read.bearer) == ("POST", "/v2/a", 12, True, "abc")
+    assert read.headers["x-own"] == "1"
+    assert not parse(head("Connection: close")).keeps
+    assert not parse(b"GET / HTTP/1.0\r\n\r\n").keeps
+    assert parse(head("Accept-Encoding: gzip", "Accept-Encoding: br")).headers["accept-encoding"] == "gzip, br"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (head("Content-Length: 1", "Content-Length: 1"), 400),
+        (head("Content-Length: 1", "content-length: 2"), 400),
+        (head("Content-Length: 1, 1"), 400),
+        (head("Content-Length: +1"), 400),
+        (head("Content-Length: 0x1"), 400),
+        (head("Content-Length: -1"), 400),
+        (head("Content-Length: \xb2"), 400),
+        (head("Content-Length:"), 400),
+        (head("Content-Length: " + "9" * 40), 400),
+        (head("Content-Length: 9999999999999999"), 413),
+        (head("Transfer-Encoding: chunked"), 411),
+        (head("Transfer-Encoding: identity"), 400),
+        (head("Content-Length: 1", "Transfer-Encoding: chunked"), 400),
+        (head("Transfer-Encoding : chunked"), 400),
+        (head("Content-Length : 1"), 400),
+        (head("X: a", " Content-Length: 1"), 400),
+        (head("X: a", "\tfolded"), 400),
+        (head("Content-Length: 1\nX: y"), 400),
+        (head("Content-Length: 1\rX: y"), 400),
+        (head("X: \0"), 400),
+        (head("no colon"), 400),
+        (head(": empty"), 400),
+        (head("Host: y"), 400),
+        (head("Authorization: Bearer a", "Authorization: Bearer b"), 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (head("Content-Length: 5", first="GET /v2 HTTP/1.1"), 400),
+        (head(first="GET http://x/v2 HTTP/1.1"), 400),
+        (head(first="GET /v2 HTTP/2.0"), 505),
+        (head(first="GET /v2"), 400),
+        (head(first="GET  /v2 HTTP/1.1"), 400),
+        (head(first="GET /\x80 HTTP/1.1"), 400),
+        (head(first="PUT /v2 HTTP/1.1"), 405),
+        (head(first="CONNECT x:1 HTTP/1.1"), 400),
+        (head("Connection: Upgrade", "Upgrade: h2c"), 400),
+        (head(*(f"X-{n}: {n}" for n in range(MOST_HEADERS))), 431),
+        (b"\r\n\r\n", 400),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+    ],
+)
+def test_what_is_not_served(data: bytes, status: int) -> None:
+    with pytest.raises(Refused) as refused:
+        parse(data)
+    assert refused.value.http == status, str(refused.value)
+
+
+@given(st.binary(max_size=200), st.lists(st.sampled_from([
+    b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Host: x", b"\r\n", b"\n", b" ", b":", b"X: y", b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\n", b"POST /v2 HTTP/1.1\r\n", b"\0", b"Content-Length: 7\r\n",
+]), max_size=8))  # fmt: skip
+def test_anything_is_a_head_or_refused(rest: bytes, parts: list[bytes]) -> None:
+    data = b"".join(parts) + rest + b"\r\n\r\n"
+    try:
+        read = parse(data)
+    except Refused:
+        return
+    assert data.lower().count(b"content-length") <= 1 or read.length == 0 or b"X" in data
+    assert "transfer-encoding" not in read.headers
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [
+        ("", ""),
+        ("gzip", "gzip"),
+        ("br, GZIP;q=0.5", "gzip"),
+        ("gzip;q=0, deflate", "deflate"),
+        ("*", ""),
+        ("identity", ""),
+    ],
+)
+def test_the_coding_of_an_answer(accepted: str, coding: str) -> None:
+    assert chosen(accepted) == coding
+
+
+@given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate", "identity", "", "br", "gzip, gzip"]))
+def test_any_compressed_body_is_whole_or_refused(data: bytes, coding: str) -> None:
+    with contextlib.suppress(Refused):
+        assert inflate(memoryview(data), coding, 1000).nbytes <= 1000

@@ -1,0 +1,335 @@
+"""The protocol over HTTP, by bytes, on a real node: answers, errors, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from offpath.host_helper.gateway import http
+from offpath.host_helper.gateway.routes import EXTENSIONS
+
+from .conftest import Open
+from .rig import ROWS, Rig, in_binary, in_json, until
+
+
+# -- what there is ------------------------------------------------------------------------------------------------
+async def test_the_server_says_what_it_is(gateway: Rig) -> None:
+    answer = await gateway.ask("/v2")
+    assert (answer.status, answer.json["name"], answer.json["extensions"]) == (200, "offpath", list(EXTENSIONS))
+    assert (await gateway.ask("/v2/")).json == answer.json
+
+
+async def test_a_model_is_described(gateway: Rig) -> None:
+    tensors = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+               "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]}  # fmt: skip
+    wanted = {"name": "scaling", "versions": ["2"], "platform": "offpath", **tensors}
+    for path in ("", "/versions/2", "/versions/stable"):
+        answer = await gateway.ask(f"/v2/models/scaling{path}")
+        assert (answer.status, answer.json) == (200, wanted)
+    config = (await gateway.ask("/v2/models/scaling/config")).json
+    assert (config["name"], config["max_batch_size"]) == ("scaling", 0)
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3]}]
+    index = await gateway.ask("/v2/repository/index", b"")
+    assert [each["name"] for each in index.json] == ["identity", "lying", "napping", "scaling"]
+    assert index.json[-1] == {"name": "scaling", "version": "2", "state": "READY"}
+
+
+async def test_what_is_alive_and_ready(gateway: Rig) -> None:
+    for path in (
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/scaling/ready",
+        "/v2/models/scaling/versions/2/ready",
+    ):
+        answer = await gateway.ask(path)
+        assert (answer.status, answer.body) == (200, b"")
+    assert (await gateway.ask("/v2/health/ready", Authorization=None)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/v2/models/nope", 404, "Request for unknown model: 'nope' is not found"),
+        ("/v2/models/nope/config", 404, "Request for unknown model: 'nope' is not found"),
+        ("/v2/models/nope/ready", 400, "Model version not ready"),
+        ("/v2/models/nope/stats", 400, "requested model 'nope' is not available"),
+        ("/v2/models/scaling/versions/7", 404, "Request for unknown model: 'scaling' version 7 is not found"),
+        ("/v2/models/scaling/versions/x", 400, "failed to get model version from specified version string 'x'"),
+        ("/v2/nothing", 404, "Not Found"),
+        ("/", 404, "Not Found"),
+        ("/v2/models/scaling/infer", 405, "Method Not Allowed"),
+        ("/v2/repository/index", 405, "Method Not Allowed"),
+    ],
+)
+async def test_what_is_not_there(gateway: Rig, path: str, status: int, why: str) -> None:
+    answer = await gateway.ask(path)
+    assert (answer.status, answer.error) == (status, why)
+
+
+# -- inference ----------------------------------------------------------------------------------------------------
+async def test_binary_tensors_both_ways(gateway: Rig) -> None:
+    answer = await gateway.infer(in_binary(ROWS, id="r1", parameters={"binary_data_output": True}))
+    assert answer.status == 200
+    assert answer.json == {
+        "model_name": "scaling", "model_version": "2", "id": "r1",
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [2, 3], "parameters": {"binary_data_size": 24}}],
+    }  # fmt: skip
+    assert np.frombuffer(answer.binary, np.float32).tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("data", [[0, 1, 2, 3, 4, 5], [[0, 1, 2], [3, 4, 5]], [0.0, 1, 2, 3, 4, 5.0]])
+async def test_numbers_in_json_flat_or_nested(gateway: Rig, data: list[Any]) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 3], "data": data}
+    answer = await gateway.infer(orjson.dumps({"inputs": [tensor]}))
+    assert (answer.status, answer.json["outputs"]) == (
+        200, [{"name": "y", "datatype": "FP32", "shape": [2, 3], "data": [0, 2, 4, 6, 8, 10]}],
+    )  # fmt: skip
+
+
+async def test_a_raw_body_is_the_only_input(gateway: Rig) -> None:
+    answer = await gateway.infer((ROWS.tobytes(), 0))
+    assert np.frombuffer(answer.binary, np.float32).tolist() == [0, 2, 4, 6, 8, 10]
+
+
+async def test_an_empty_tensor(gateway: Rig) -> None:
+    answer = await gateway.infer(in_json(np.zeros((0, 3), np.float32)))
+    assert answer.json["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [0, 3], "data": []}]
+
+
+async def test_one_megabyte_and_one_byte_too_many(gateway: Rig) -> None:
+    rows = np.ones((87_381, 3), np.float32)  # 1 048 572 bytes
+    answer = await gateway.infer(in_binary(rows, parameters={"binary_data_output": True}))
+    assert np.array_equal(np.frombuffer(answer.binary, np.float32), 2 * rows.ravel())
+    answer = await gateway.infer(in_binary(np.ones((87_382, 3), np.float32)))
+    assert answer.status == 413
+    assert "slots hold 1048576" in answer.error
+
+
+WRONG: list[tuple[str, dict[str, Any], int, str]] = [
+    ("no input", {"inputs": []}, 400, "expected 1 inputs but got 0 inputs for model 'scaling'. Got input(s) [], but"
+     " missing required input(s) ['x']. Please provide all required input(s)."),
+    ("another input", {"inputs": [{"name": "z", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}, 400,
+     "unexpected inference input 'z' for model 'scaling'"),
+    ("datatype", {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1, 3], "data": [1, 2, 3]}]}, 400,
+     "inference input 'x' data-type is 'INT32', but model 'scaling' expects 'FP32'"),
+    ("shape", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}, 400,
+     "unexpected shape for input 'x' for model 'scaling'. Expected [-1,3], got [1,4]."),
+    ("numbers", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2]}]}, 500,
+     "Unable to parse 'data': Shape does not match true shape of 'data' field"),
+    ("strings", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": ["1", "2", "3"]}]}, 500,
+     "Unable to parse 'data': not FP32 numbers for input 'x'"),
+    ("ragged", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [[1], [2, 3]]}]}, 500,
+     "Unable to parse 'data': not an array of numbers for input 'x'"),
+    ("output", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}],
+                "outputs": [{"name": "z"}]}, 400, "unexpected inference output 'z' for model 'scaling'"),
+    ("region", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "parameters": {
+        "shared_memory_region": "zz", "shared_memory_byte_size": 12}}]}, 404,
+     "Unable to find shared memory region: 'zz'"),
+    ("sequence", {"inputs": [], "parameters": {"sequence_id": 5}}, 501, "sequences are not served here"),
+    ("priority", {"inputs": [], "parameters": {"priority": -1}}, 400, "parameter 'priority' is a whole number from 0"),
+    ("inputs", {"inputs": {}}, 500, "Unable to parse 'inputs': not an array of objects"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "status", "why"), [each[1:] for each in WRONG], ids=[each[0] for each in WRONG])
+async def test_a_wrong_request_is_told_what_is_wrong(
+    gateway: Rig, request_: dict[str, Any], status: int, why: str
+) -> None:
+    answer = await gateway.infer(orjson.dumps(request_))
+    assert (answer.status, answer.error) == (status, why)
+
+
+async def test_bytes_that_do_not_fit_their_header(gateway: Rig) -> None:
+    body, length = in_binary(ROWS)
+    short = await gateway.infer((body[:-1], length))
+    assert (short.status, short.error) == (400, "unexpected size for input 'x', expecting 1 additional bytes")
+    more = await gateway.infer((body + b"x", length))
+    assert (more.status, more.error) == (400, "unexpected additional input data for model 'scaling'")
+    beyond = await gateway.infer((b"{}", 9999))
+    assert (beyond.status, beyond.error) == (400, "inference header size should be in range (0, 2), got: 9999")
+    broken = await gateway.infer(b"{")
+    assert broken.status == 500
+    assert broken.error.startswith("failed to parse the request JSON buffer: ")
+
+
+async def test_statistics_count_what_ended(gateway: Rig) -> None:
+    await gateway.infer(in_json(ROWS))
+    await gateway.infer(in_json(ROWS))
+    (stats,) = (await gateway.ask("/v2/models/scaling/stats")).json["model_stats"]
+    assert (stats["inference_count"], stats["inference_stats"]["success"]["count"]) == (2, 2)
+    assert stats["inference_stats"]["success"]["ns"] > stats["inference_stats"]["compute_infer"]["ns"] > 0
+    assert stats in (await gateway.ask("/v2/models/stats")).json["model_stats"]
+    (other,) = (await gateway.ask("/v2/models/scaling/stats", tenant="bob")).json["model_stats"]
+    assert other["inference_count"] == 0, "another tenant's are its own"
+
+
+async def test_a_timeout_ends_the_request(gateway: Rig) -> None:
+    body = in_json(np.array([5.0]), name="seconds", datatype="FP64", parameters={"timeout": 50_000})
+    answer = await gateway.infer(body, "napping")
+    assert answer.status == 504
+
+
+async def test_a_kernel_that_raises_or_lies_is_told(gateway: Rig) -> None:
+    answer = await gateway.infer(in_json(np.array([-1.0]), name="seconds", datatype="FP64"), "napping")
+    assert answer.status == 500
+    assert "kernel_raised" in answer.error
+    answer = await gateway.infer(in_json(np.array([1.0]), name="x", datatype="FP64"), "lying")
+    assert (answer.status, answer.error) == (
+        500, "kernel 'lie' returned float64 for output 'y', and declares float32",
+    )  # fmt: skip
+
+
+# -- tenants ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Bearer x", "Basic YTpi", f"Basic {Rig.token('ada')}", Rig.token("ada"),
+     f"Bearer {Rig.token('ada')}x", f"Bearer {Rig.token('ada')[:-1]}"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/v2", "/v2/models/scaling", "/v2/models/nope", "/nothing", "/v2/repository/index"])
+async def test_without_a_token_nothing_is_told(gateway: Rig, path: str, authorization: str | None) -> None:
+    answer = await gateway.ask(path, Authorization=authorization)
+    assert (answer.status, answer.json) == (401, {"error": "no valid bearer token"})
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def test_without_a_token_no_body_is_read(gateway: Rig) -> None:
+    client = await gateway.connect()
+    await client.send(
+        gateway.request("/v2/models/scaling/infer", Authorization=None, Content_Length=1 << 30, method="POST")
+    )
+    assert (await client.answer()).status == 401
+    assert gateway.gateway.http is not None
+    assert gateway.gateway.http.held_bytes == 0
+    assert await client.is_closed()
+
+
+# -- connections --------------------------------------------------------------------------------------------------
+async def test_requests_one_after_the_other_on_one_connection(gateway: Rig) -> None:
+    client = await gateway.connect()
+    for n in range(3):
+        body, length = in_binary(ROWS + n, parameters={"binary_data_output": True})
+        await client.send(gateway.request("/v2/models/scaling/infer", body, Inference_Header_Content_Length=length))
+        answer = await client.answer()
+        assert np.array_equal(np.frombuffer(answer.binary, np.float32), 2 * (ROWS + n).ravel())
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 100])
+async def test_requests_that_come_together_or_in_pieces(gateway: Rig, pieces: int) -> None:
+    client = await gateway.connect()
+    body, length = in_binary(ROWS)
+    infer = gateway.request("/v2/models/scaling/infer", body, Inference_Header_Content_Length=length)
+    stream = gateway.request("/v2") + infer + gateway.request("/v2/health/live") + infer + gateway.request("/v2")
+    for at in range(0, len(stream), -(-len(stream) // pieces)):
+        await client.send(stream[at : at + -(-len(stream) // pieces)])
+        await asyncio.sleep(0)
+    answers = [await client.answer() for _ in range(5)]
+    assert [answer.status for answer in answers] == [200] * 5
+    assert answers[1].json == answers[3].json
+    assert answers[0].json == answers[4].json
+
+
+async def test_two_hundred_requests_at_once_are_answered_in_order(gateway: Rig) -> None:
+    client = await gateway.connect()
+    await client.send(b"".join(gateway.request("/v2/health/live") for _ in range(200)))
+    assert [(await client.answer()).status for _ in range(200)] == [200] * 200
+
+
+async def test_a_client_that_wants_leave_gets_it(gateway: Rig) -> None:
+    client = await gateway.connect()
+    body = in_json(ROWS)
+    request = gateway.request("/v2/models/scaling/infer", body, Expect="100-continue")
+    await client.send(request[: -len(body)])
+    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await client.send(body)
+    assert (await client.answer()).status == 200
+
+
+async def test_compressed_bodies_both_ways(gateway: Rig) -> None:
+    packed = gzip.compress(in_json(ROWS))
+    answer = await gateway.infer(packed, Content_Encoding="gzip", Accept_Encoding="deflate;q=0, gzip")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert orjson.loads(gzip.decompress(answer.body))["outputs"][0]["data"] == [0, 2, 4, 6, 8, 10]
+
+
+async def test_a_small_body_does_not_become_a_large_one(gateway: Rig) -> None:
+    bomb = gzip.compress(bytes(64 << 20))
+    answer = await gateway.infer(bomb, Content_Encoding="gzip")
+    assert answer.status == 413
+    assert "without its Content-Encoding" in answer.error
+    assert (await gateway.infer(b"x", Content_Encoding="gzip")).status == 400
+    assert (await gateway.infer(b"x", Content_Encoding="br")).status == 415
+
+
+async def test_a_body_beyond_the_bound_is_refused_before_it_is_sent(gateway: Rig) -> None:
+    client = await gateway.connect()
+    await client.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=1 << 30))
+    answer = await client.answer()
+    assert answer.status == 413
+    assert await client.is_closed()
+
+
+async def test_a_client_that_leaves_cancels_its_request(gateway: Rig) -> None:
+    client = await gateway.connect()
+    body = in_json(np.array([60.0]), name="seconds", datatype="FP64")
+    await client.send(gateway.request("/v2/models/napping/infer", body))
+    ada = gateway.gateway.tenants.by_name["ada"]
+    await until(lambda: ada._pending == 1)
+    client.close()
+    await until(lambda: ada._pending == 0)
+    assert gateway.gateway.http is not None
+    await until(lambda: gateway.gateway.http.held_bytes == 0)  # type: ignore[union-attr]
+
+
+async def test_who_sends_too_slowly_is_cut(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEAD_S", 0.2)
+    monkeypatch.setattr(http, "_SWEEP_S", 0.05)
+    gateway = await open_gateway()
+    in_head, in_body, silent = [await gateway.connect() for _ in range(3)]
+    await in_head.send(b"GET /v2 HTTP/1.1\r\nHo")
+    await in_body.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=100) + b"{")
+    for client in (in_head, in_body):
+        assert (await client.answer()).status == 408
+        assert await client.is_closed()
+    assert await silent.is_closed()
+
+
+async def test_connections_without_a_token_make_room_for_others(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MOST_STRANGERS", 2)
+    gateway = await open_gateway(connections=4)
+    server = gateway.gateway.http
+    assert server is not None
+    known = []
+    for tenant in ("ada", "ada", "bob"):
+        known.append(client := await gateway.connect())
+        await client.send(gateway.request("/v2", tenant=tenant))
+        assert (await client.answer()).status == 200
+    strangers = [await gateway.connect() for _ in range(3)]
+    assert await strangers[0].is_closed()
+    assert await strangers[1].is_closed()
+    await until(lambda: server.connections == 4)
+    await strangers[2].send(gateway.request("/v2", tenant="bob"))
+    assert (await strangers[2].answer()).status == 200
+    last = await gateway.connect()  # all are known: the longest idle one of the tenant with the most leaves
+    assert await known[0].is_closed()
+    await last.send(gateway.request("/v2"))
+    assert (await last.answer()).status == 200
+
+
+async def test_bodies_share_one_bound(open_gateway: Open) -> None:
+    gateway = await open_gateway(memory_bytes=1 << 20)
+    first = await gateway.connect()
+    await first.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=700_000))
+    assert gateway.gateway.http is not None
+    await until(lambda: gateway.gateway.http.held_bytes == 700_000)  # type: ignore[union-attr]
+    second = await gateway.infer(in_binary(np.ones((40_000, 3), np.float32)))
+    assert (second.status, second.headers["retry-after"]) == (503, "1")
+    first.close()
+    await until(lambda: gateway.gateway.http.held_bytes == 0)  # type: ignore[union-attr]
+    assert (await gateway.infer(in_binary(np.ones((40_000, 3), np.float32)))).status == 200
