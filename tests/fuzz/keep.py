@@ -41,6 +41,7 @@ from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.patterns import AllReduce, Pattern
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState, Step, Wants, epoch_to_data, state_to_data
 
+from . import gateway_requests
 from .engine import CORPUS, Case, corpus, judge, search
 from .targets import TICKET, targets
 
@@ -180,6 +181,8 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     elif name == "ticket_reply":
         yield from ((b"taken" + struct.pack("<IQQ", 4, 8192, 4096), count) for count in (0, 2, 3))
         yield from ((data, 3) for data in (b"", b"refused", b"taken", b"taken" + bytes(19), b"taken" + bytes(21)))
+    elif name.startswith("gateway"):
+        yield from gateway_requests.plain(name)
     elif name == "config":
         yield from ((orjson.dumps(raw),) for raw in configurations())
     elif name == "config_toml":
@@ -409,8 +412,9 @@ def main() -> None:
             target = known[name]
             path = CORPUS / f"{name}.jsonl"
             kept = corpus(name) if path.exists() else []
-            plain = hand_made(name)
-            start = kept or [replace(case, gives=judge(target, case.data, case.numbers)[0]) for case in plain]
+            has = {(case.data, case.numbers) for case in kept}
+            plain = [case for case in hand_made(name) if (case.data, case.numbers) not in has]
+            start = [*kept, *(replace(case, gives=judge(target, case.data, case.numbers)[0]) for case in plain)]
             report = search(target, int(inputs), int(seed), start)
             have = {judge(target, case.data, case.numbers)[1] for case in start}
             lines = list(start)

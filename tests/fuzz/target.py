@@ -29,6 +29,7 @@ from offpath.bindings.wire import (
 from offpath.dpu_daemon import config
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.dpu_daemon.switch.inc import packets as key_value
+from offpath.host_helper.gateway import bodies, grpc_calls, heads, inference
 from offpath.host_helper.ina import rank_file
 
 from .mutate import Mutation, Numbers
@@ -58,6 +59,10 @@ class Modules:
     inc_messages: ModuleType = messages
     rank_file: ModuleType = rank_file
     config: ModuleType = config
+    heads: ModuleType = heads
+    bodies: ModuleType = bodies
+    inference: ModuleType = inference
+    grpc_calls: ModuleType = grpc_calls
 
     def planted(self, **modules: ModuleType) -> Modules:
         return replace(self, **modules)

@@ -29,7 +29,7 @@ from offpath.dpu_daemon.switch.inc.packets import DatagramInvalid
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
-from . import key_value, packet_stream
+from . import gateway_requests, key_value, packet_stream
 from .mutate import (
     ANSWER,
     LAUNCH,
@@ -69,6 +69,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
             _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _region(m), _session(m),
             _pieces(m), _frames(m), _ina(m), _packets(m), *_key_value(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
+            *gateway_requests.targets(m, folder),
         ]  # fmt: skip
         yield {target.name: target for target in made}
 

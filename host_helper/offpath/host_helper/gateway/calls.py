@@ -117,7 +117,8 @@ def checked(
             call.arrays.append(_array(model, spec, by_name[spec.name], call))
         if not outputs:
             outputs = [Asked(name, is_binary) for name in model.outputs]
-        call.wanted = [_wanted(model, asked, call) for asked in outputs]
+        for asked in outputs:
+            call.wanted.append(_wanted(model, asked, call))
     except BaseException:
         call.end()
         raise

@@ -28,6 +28,11 @@ class Refused(OffpathError):
         super().__init__(text)
         self.http, self.grpc, self.text, self.retry_s = http, grpc, text, retry_s
 
+    @property
+    def code(self) -> str:
+        """The status in a word."""
+        return str(self.http)
+
 
 def invalid(text: str) -> Refused:
     """The request is at fault."""
