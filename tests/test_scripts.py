@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 LOCKS = {
-    "base.txt": ("daemon", "host", "gpu", "plot", "sim", "collab", "gateway", "dev", "fast"),
+    "base.txt": ("daemon", "host", "gpu", "plot", "sim", "collab", "gateway", "web", "dev", "fast"),
     "image.txt": ("daemon", "host", "gpu", "dev"),
 }
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
