@@ -22,6 +22,7 @@ GROUPS: Final[dict[str, str]] = {
     "switch": "run an emulated switch (INA, in-network services)",
     "inc": "request functions that run on servers and switches",
     "collab": "give devices that come and go to federated jobs",
+    "web": "serve a web page for operators",
 }
 
 EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -158,6 +159,12 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("collab", "whatif"): ("offpath collab whatif --least mem_mib=4096 --demand 200",),
     ("inc", "serve"): ("offpath inc serve store --listen 127.0.0.1:21000   # needs OFFPATH_INC_TOKEN",),
     ("top",): ("offpath top", "offpath top --once --json"),
+    ("web",): ("offpath web run",),
+    ("web", "run"): (
+        "offpath web run   # prints a link; elsewhere: ssh -L 7788:127.0.0.1:7788 DPU",
+        "offpath web run --listen 127.0.0.1:8080 --token-file web.token --topology topology.conf",
+        "offpath web run --listen 10.0.0.5:7788 --name dpu7 --certificate dpu7.pem --key dpu7.key",
+    ),
     ("errors",): ("offpath errors daemon_full", "offpath errors 73"),
     ("completion",): (
         "source <(offpath completion bash)",

@@ -88,6 +88,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("collab", "explain"): ("commands.collab_explain", "explain why a federated job waits, and who gets its devices"),
     ("collab", "whatif"): ("commands.collab_whatif", "estimate how long a round would wait for its devices"),
     ("top",): ("commands.top", "show tenants and leases, live"),
+    ("web", "run"): ("web.command", "serve a web page, read-only: leases over time, queues, trees, jobs"),
     ("errors",): ("errors.command", "explain an error code"),
     ("completion",): ("completion", "print a completion script for a shell"),
     ("demo", "ina"): ("demo.ina.command", "run two training jobs that share an emulated switch, mode by mode"),

@@ -168,9 +168,8 @@ class Answers:
         return admin.Jobs(jobs=page, next=page[-1].job if len(page) == request.limit else 0)
 
     def _leases(self, request: admin.LeasesRequest) -> admin.Leases:
-        found = [
-            each for each in view.leases(self._ledger, self._daemon.requests.now_ns()) if each.lease > request.after
-        ]
+        now_ns = self._daemon.requests.now_ns()
+        found = view.leases(self._ledger, now_ns, after=request.after, limit=request.limit + 1)  # one of the next page
         page = found[: request.limit]
         lines = [
             admin.LeaseLine(

@@ -149,9 +149,10 @@ def lease_record(lease: Lease, now_ns: int) -> LeaseRecord:
     )  # fmt: skip
 
 
-def leases(ledger: Ledger, now_ns: int) -> list[LeaseRecord]:
-    """All leases, by number."""
-    return [lease_record(lease, now_ns) for lease in ledger.leases.values()]
+def leases(ledger: Ledger, now_ns: int, *, after: int = 0, limit: int | None = None) -> list[LeaseRecord]:
+    """Leases by number, greater than ``after``; without ``limit`` all of them."""
+    fitting = (lease for number, lease in ledger.leases.items() if number > after)
+    return [lease_record(lease, now_ns) for lease in itertools.islice(fitting, limit)]
 
 
 def tenant_record(tenant: Tenant) -> TenantRecord:

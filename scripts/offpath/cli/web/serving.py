@@ -1,0 +1,128 @@
+"""Starts the page's server on a socket, with its secrets, and tells where it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+
+from offpath.bindings.errors import OptionRefused, PlaceUnusable
+from offpath.bindings.tokens import read_token_file
+from offpath.cli.files.networks import topology_of
+from offpath.cli.web.app import Board, Settings, build
+from offpath.cli.web.guard import Keys, is_loopback, names_of
+from offpath.cli.web.reader import Reader, Source
+
+MOST_CONNECTIONS: Final = 128
+_BACKLOG: Final = 64
+_END_S: Final = 2
+
+
+class _Server(uvicorn.Server):
+    """Ends in order, with exit code 0, on the signals that end every `run` command."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's would raise the signal again at the end."""
+        yield
+
+    def stop(self) -> None:
+        """Finish the requests in flight, then return from ``serve``."""
+        self.should_exit = True
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT. Raises: OptionRefused: an address without what it needs. PlaceUnusable: the
+    address cannot be bound, or a file cannot be read. TokenRefused, NetworkError."""
+    host, port = arguments.listen
+    is_secure = _check(arguments, host)
+    names = names_of(host, arguments.name)
+    token = read_token_file(arguments.token_file) if arguments.token_file else ""
+    topology = topology_of(arguments.topology) if arguments.topology else None
+    with bound(host, port) as sock:
+        port = sock.getsockname()[1]
+        settings = Settings(names, arguments.interval, f"offpath_web_{port}", is_secure, topology)
+        shown = arguments.name[0] if arguments.name else host
+        address = f"{'https' if is_secure else 'http'}://{f'[{shown}]' if ':' in shown else shown}:{port}/"
+        source = Reader(arguments.runtime_dir, has_daemon=not arguments.no_daemon)
+        return run(sock, source, settings, token, address, arguments)
+
+
+def run(
+    sock: socket.socket, source: Source, settings: Settings, token: str, address: str, arguments: argparse.Namespace
+) -> int:
+    """Serve ``source`` on a bound socket. ``arguments``: ``json``, ``certificate`` and ``key`` of the command line."""
+    keys = Keys(token, lambda: secrets.token_urlsafe(24), time.monotonic)
+
+    def next_link(secret: str) -> None:
+        print(f"web page: next link, which works once: {address}#{secret}", file=sys.stderr, flush=True)
+
+    async def serving() -> None:
+        board = Board(source, settings, secrets.token_hex(8))
+        app = build(board, keys, settings, next_link)
+        config = uvicorn.Config(
+            app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+            proxy_headers=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=15,
+            timeout_graceful_shutdown=_END_S, ssl_certfile=arguments.certificate, ssl_keyfile=arguments.key,
+        )  # fmt: skip
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as fault:
+            raise PlaceUnusable(f"certificate {arguments.certificate}: {fault.strerror or fault}") from None
+        server = _Server(config)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, server.stop)
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(board.keep_reading(), name="poll")
+            await server.serve(sockets=[sock])
+            reading.cancel()
+
+    if arguments.json:
+        print(json.dumps({"address": address, "link": f"{address}#{keys.link}" if keys.link else None}), flush=True)
+    else:
+        how = f"open {address}#{keys.link} (this link works once)" if keys.link else f"open {address} with the token"
+        print(f"web page ready: {how}", file=sys.stderr, flush=True)
+    asyncio.run(serving())
+    return 0
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises: PlaceUnusable."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+    except OSError as fault:
+        raise PlaceUnusable(f"--listen {host}:{port}: {fault.strerror or fault}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError as fault:
+        sock.close()
+        raise PlaceUnusable(f"--listen {host}:{port}: {fault.strerror or fault}") from None
+    return sock
+
+
+def _check(arguments: argparse.Namespace, host: str) -> bool:
+    """Whether HTTPS is served. Raises: OptionRefused: other machines could read secrets on the way."""
+    if bool(arguments.certificate) != bool(arguments.key):
+        raise OptionRefused("give --certificate and --key together")
+    if is_loopback(host) or arguments.certificate:
+        return bool(arguments.certificate)
+    if not arguments.plain_http:
+        raise OptionRefused(
+            f"--listen {host}: other machines can connect there; give --certificate and --key, or --plain-http behind a"
+            " proxy with HTTPS, or listen on 127.0.0.1 and use an SSH tunnel"
+        )
+    return False
