@@ -57,14 +57,18 @@ class History:
         """What all leases occupy now. Spans of leases that are missing end; those beyond the bounds are dropped."""
         self.change += 1
         present: dict[_Key, Held] = {(each.lease, each.generation, each.gpu, each.start): each for each in held}
-        for key in [key for key in self._open if key not in present]:
-            self._end(self._open.pop(key), now_ms)
+        ended = [self._spans[self._open.pop(key)] for key in [key for key in self._open if key not in present]]
+        begun: dict[str, list[Span]] = {}
         for key, each in present.items():
-            if key not in self._open:
+            if key not in self._open and len(self._open) < self._most:
                 self._numbers += 1
-                begin_ms = now_ms - min(each.held_ms, self._window_ms)
-                self._spans[self._numbers] = Span(self._numbers, self.change, each, begin_ms)
-                self._open[key] = self._numbers
+                span = Span(self._numbers, self.change, each, now_ms - min(each.held_ms, self._window_ms))
+                begun.setdefault(each.gpu, []).append(span)
+                self._open[key] = span.number
+        for span in ended:
+            self._end(span, now_ms, begun.get(span.held.gpu, []))
+        for each_begun in begun.values():
+            self._spans |= {span.number: span for span in each_begun}
         self._drop(now_ms)
 
     def since(self, change: int) -> list[Span]:
@@ -76,19 +80,23 @@ class History:
             found.append(self._spans[number])
         return found[::-1]
 
-    def _end(self, number: int, now_ms: float) -> None:
-        span = self._spans.pop(number, None)
-        if span is not None:  # None: dropped
-            self._spans[number] = Span(number, self.change, span.held, span.begin_ms, now_ms)
+    def _end(self, span: Span, now_ms: float, heirs: list[Span]) -> None:
+        """It ended since the last poll, and before its slices were given to a lease that began since then."""
+        mine = range(span.held.start, span.held.start + span.held.slices)
+        after = (
+            heir.begin_ms
+            for heir in heirs
+            if heir.held.start < mine.stop and mine.start < heir.held.start + heir.held.slices
+        )
+        end_ms = max(span.begin_ms, min([now_ms, *after]))
+        del self._spans[span.number]
+        self._spans[span.number] = Span(span.number, self.change, span.held, span.begin_ms, end_ms)
 
     def _drop(self, now_ms: float) -> None:
-        """Ended spans that are too old; then, beyond the number, the oldest ended ones, then any."""
+        """Ended spans that are too old; beyond the number the oldest ended ones too. Leases beyond it have no span."""
         oldest = now_ms - self._window_ms
-        ended = [number for number, span in self._spans.items() if span.end_ms is not None]
         over = len(self._spans) - self._most
-        for n, number in enumerate(ended):
-            end_ms = self._spans[number].end_ms
-            if n < over or (end_ms is not None and end_ms < oldest):
-                del self._spans[number]
-        while len(self._spans) > self._most:
-            self._spans.popitem(last=False)
+        ended = [span for span in self._spans.values() if span.end_ms is not None]
+        for n, span in enumerate(ended):
+            if n < over or (span.end_ms is not None and span.end_ms < oldest):
+                del self._spans[span.number]

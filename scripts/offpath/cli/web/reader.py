@@ -111,7 +111,8 @@ class Reader:
         self._waited_s = 0.0
         self._lineage = ""
         self._last_ended = 0
-        self._ended: deque[admin.JobLine] = deque(maxlen=MOST_ENDED)
+        self._ended: deque[tuple[admin.JobLine, float]] = deque(maxlen=MOST_ENDED)
+        """With the time at which it was read: its age then counts on."""
 
     def read(self) -> Seen:
         """Poll once."""
@@ -160,7 +161,11 @@ class Reader:
             )  # fmt: skip
             self._read_ended(status.lineage, query)
         is_cut = len(tenants) < status.tenants or len(leases) < status.leases
-        return DaemonSeen(status, tenants, leases, jobs, list(self._ended), is_cut)
+        now_s = self._clock()
+        ended = [
+            line.model_copy(update={"age_ms": line.age_ms + (now_s - read_s) * 1e3}) for line, read_s in self._ended
+        ]
+        return DaemonSeen(status, tenants, leases, jobs, ended, is_cut)
 
     def _read_ended(self, lineage: str, query: Callable[[BaseModel, type[admin.Jobs]], admin.Jobs]) -> None:
         """Only those with a greater number than the last one that was read."""
@@ -169,7 +174,8 @@ class Reader:
             self._ended.clear()
         for _ in range(_PAGES_OF_ENDED):
             page = query(admin.JobsRequest(state="ended", after=self._last_ended), admin.Jobs)
-            self._ended.extend(page.jobs)
+            read_s = self._clock()
+            self._ended.extend((line, read_s) for line in page.jobs)
             if page.jobs:
                 self._last_ended = page.jobs[-1].job
             if not page.next:

@@ -40,7 +40,7 @@ const tables = {
   tenants: new TableView($("tenant-table"), [
     tenant, number("jobs/s", "jobs_per_s", (n) => n.toFixed(1)), number("running", "running"),
     number("queued", "queued"), number("sessions", "sessions"), number("leases", "leases"),
-    column("share", (row) => `${row.held_share} of ${row.max_share} %`, { number: true, value: (row) => row.held_share }),
+    column("share", (row) => (row.max_share < row.all_share ? `${row.held_share} of ${row.max_share} %` : `${row.held_share} %`), { number: true, value: (row) => row.held_share }),
     number("p50 ms", "p50_ms", milliseconds), number("p99 ms", "p99_ms", milliseconds), number("failed", "failed"),
   ], (row) => row.tenant, "no tenant"),
   leases: new TableView($("lease-table"), [
@@ -53,8 +53,8 @@ const tables = {
   jobs: new TableView($("job-table"), [
     ...requestColumns, age("age", "age_ms"),
     column("deadline in", (row) => seconds(row.deadline_in_ms), { number: true, value: (row) => row.deadline_in_ms ?? Infinity }),
-  ], (row) => row.job, "every request has its answer"),
-  ended: new TableView($("ended-table"), [...requestColumns, age("ended before", "age_ms")], (row) => row.job, "no request has ended"),
+  ], (row) => row.job, "no request"),
+  ended: new TableView($("ended-table"), [...requestColumns, age("ended ago", "age_ms")], (row) => row.job, "no request has ended"),
   groups: new TableView($("group-table"), [name("root", "root"), list("jobs", "jobs"), column("may use it now", (row) => Object.entries(row.using).map(([job, how]) => `${clean(job)}: ${clean(how)}`).join("; ") || "none", { long: true })], (row) => row.root, "no group"),
   trees: new TableView($("tree-table"), [jobColumn, name("root", "root"), list("switches", "switches"), column("granted", (row) => (row.is_granted ? "yes" : "no")), age("since", "since_ms"), long("reason", "why")], (row) => row.job, "no tree"),
   holds: new TableView($("hold-table"), [name("switch", "switch"), name("job", "job"), name("slot", "slot"), column("confirmed", (row) => (row.is_allowed ? "yes" : "no")), age("since", "since_ms"), long("free when", "why")], (row) => `${row.switch} ${row.job} ${row.slot}`, "no job occupies a switch"),
@@ -64,7 +64,8 @@ const tables = {
 
 // -- drawing ---------------------------------------------------------------------------------------------------------
 function drawDaemon(daemon) {
-  const tenants = objects(daemon.tenants).map((row) => ({ ...row, failed: FAILED.reduce((sum, end) => sum + (row.ended[end] ?? 0), 0) }));
+  const all = 100 * daemon.gpus.length;
+  const tenants = objects(daemon.tenants).map((row) => ({ ...row, all_share: all, failed: FAILED.reduce((sum, end) => sum + (row.ended[end] ?? 0), 0) }));
   palette = colours(tenants.map((row) => row.tenant));
   tables.tenants.update(tenants);
   tables.leases.update(objects(daemon.leases));
