@@ -17,7 +17,7 @@ ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--disable-quic", "--disable-dev-shm-usage",
 ]  # fmt: skip
 WAIT_MS = 30_000
-# Of the first contentful paint: PerformanceObserver's entry, kept by the page itself.
+TEXTS = "(all) => all.map((each) => each.innerText ?? each.textContent)"
 PAINT = """() => Object.fromEntries(performance.getEntriesByType('paint').map((each) => [each.name, each.startTime]))"""
 
 
@@ -65,7 +65,7 @@ class Driven:
 
     def texts(self, selector: str) -> list[str]:
         """The visible text of each element."""
-        return self._page.locator(selector).all_inner_texts()
+        return list(self._page.eval_on_selector_all(selector, TEXTS))
 
     def evaluate(self, script: str) -> Any:
         """The value of a function."""

@@ -36,7 +36,8 @@ def lease(number: int, name: str, gpu: int, start: int, profile: str = "1g.5gb",
     line = {
         "lease": number, "generation": 1, "tenant": name, "gpu": f"helper/GPU-{gpu}", "profile": profile,
         "start": start, "alpha": 14, "lanes": 2, "state": "warm", "is_pinned": False, "jobs": number % 3,
-        "running": int(number % 3 > 0), "running_share": 14 * int(number % 3 > 0), "held_ms": 1000.0 + 37 * number, "is_restricted": False,
+        "running": int(number % 3 > 0), "running_share": 14 * int(number % 3 > 0),
+        "held_ms": 5000.0 + 7919 * number % 53_000, "is_restricted": False,
         "load_ms": 12, "others": [],
     } | more  # fmt: skip
     return admin.LeaseLine.model_construct(**line)
@@ -45,7 +46,8 @@ def lease(number: int, name: str, gpu: int, start: int, profile: str = "1g.5gb",
 def job(number: int, name: str, state: str = "queued", **more: Any) -> admin.JobLine:
     line = {
         "job": number, "session": (1 << 63) + 1, "request_id": number, "tenant": name, "kernel": "classify",
-        "demand": 14, "priority": 0, "payload_bytes": 4096, "state": state, "reason": "none", "age_ms": 12.0, "deadline_in_ms": 900.0,
+        "demand": 14, "priority": 0, "payload_bytes": 4096, "state": state, "reason": "none",
+        "age_ms": 12.0, "deadline_in_ms": 900.0,
         "lease": 0, "attempt": 0, "is_ended": state not in ("queued", "launched"), "cancelled_by_uid": None,
     } | more  # fmt: skip
     return admin.JobLine.model_construct(**line)

@@ -153,8 +153,11 @@ async function read() {
         seen.run = state.run;
         seen.change = history.change;
         seen.document = state;
+        const began = performance.now();
         chart.take(history, state.now_ms);
         drawAll();
+        performance.clearMeasures("draw");
+        performance.measure("draw", { start: began });
         wait = Math.max(1000, state.next_ms / 2);
       } else {
         wait = 100;
