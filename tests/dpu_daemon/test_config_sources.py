@@ -201,6 +201,14 @@ def test_pins_of_one_gpu_must_fit_some_model_together(pins: list[tuple[str, int]
         assert len(parse_config(raw, "x").lease) == len(pins)
 
 
+def test_gpus_of_two_helpers_are_not_one_gpu() -> None:
+    lease = {"tenant": "ada", "profile": "1g.5gb", "start": 0, "gpu": 0}
+    raw = {"tenant": [{"name": "ada"}], "lease": [{**lease, "helper": "a"}, {**lease, "helper": "b"}]}
+    assert [each.helper for each in parse_config(raw, "x").lease] == ["a", "b"]
+    raw["lease"][1]["helper"] = "a"
+    assert semantic(raw) == ["lease.1"]
+
+
 def test_lanes_must_fit_an_instance_that_exists() -> None:
     huge = {"lanes": 64, "landing_bytes": 8 << 30}
     assert semantic({"tenant": [{"name": "ada"}], "leasing": huge}) == ["leasing.landing_bytes"]

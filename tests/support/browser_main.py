@@ -36,7 +36,7 @@ class Driven:
     def open(self, url: str, scheme: str = "light", width: int = 1280, height: int = 900) -> None:
         """Load a page, with the system's colour scheme."""
         self._page.set_viewport_size({"width": width, "height": height})
-        self._page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        self._page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         self._page.goto(url, wait_until="load")
 
     def wait(self, selector: str) -> None:

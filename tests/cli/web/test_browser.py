@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 COLOURS = {"tenant-1": (0, 114, 178), "tenant-2": (230, 159, 0), "tenant-3": (0, 158, 115)}
 MOST_BYTES = 200_000
 DEMO_S = 60
+LEAST_SPANS = 70 if "OFFPATH_WEB_SHOTS" in os.environ else 12
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,7 @@ class Page:
     def __init__(self, browser: Browser, link: str, **view: Any) -> None:
         self.browser = browser
         self.address = link.partition("#")[0]
+        browser.open("about:blank")  # ends the page of the test before
         before = browser.report()
         self._seen = (len(before["requests"]), len(before["errors"]))
         browser.open(link, view.get("scheme", "light"), view.get("width", 1280), view.get("height", 900))
@@ -147,7 +149,7 @@ def test_the_slices_of_the_demos_six_tenants_appear_while_it_runs(chromium: Brow
             state = chromium.evaluate("async () => (await (await fetch('/api/state')).json()).history")
             tenant = state["fields"].index("tenant")
             seen.update(row[tenant] for row in state["rows"])
-            return len(seen) >= 4 and len(state["rows"]) >= 12
+            return len(seen) >= 4 and len(state["rows"]) >= LEAST_SPANS
 
         until(have_held, DEMO_S + 60)
         assert seen <= set(names)
@@ -337,13 +339,17 @@ def test_a_thousand_leases_of_a_hundred_tenants(
         assert "GPU 1–24 of 143" in chromium.texts("#gpu-pager span")[0]
         chromium.click("#lease-table .pager button:last-child")
         assert chromium.texts("#lease-table .pager span") == ["51–100 of 1000"]
+        chromium.press("1")
         made.shot("web-thousand", tmp_path)
         drawn = chromium.evaluate("() => performance.getEntriesByName('draw')[0].duration")
         paint = chromium.paint()["first-contentful-paint"]
+        complete = chromium.evaluate("() => performance.getEntriesByName('data-drawn')[0].startTime")
         record_property("first_contentful_paint_ms", paint)
         record_property("draw_ms", drawn)
         with capsys.disabled():
-            print(f"\n1 000 leases: first contentful paint {paint:.0f} ms, one update drawn in {drawn:.1f} ms")
+            print(
+                f"\n1 000 leases: first contentful paint {paint:.0f} ms, all drawn at {complete:.0f} ms, an update {drawn:.0f} ms"
+            )
         made.judge()
     finally:
         served.kill()

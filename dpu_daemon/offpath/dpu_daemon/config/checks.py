@@ -64,7 +64,7 @@ def _tenants(config: DaemonConfig) -> Iterator[Fault]:
 def _pins(config: DaemonConfig) -> Iterator[Fault]:
     tenants = {tenant.name: tenant for tenant in config.tenant}
     held: Counter[str] = Counter()
-    by_gpu: dict[int, list[tuple[int, LeaseTable]]] = {}
+    by_gpu: dict[tuple[str, int], list[tuple[int, LeaseTable]]] = {}
     for at, lease in enumerate(config.lease):
         owner = tenants.get(lease.tenant)
         known = _known(lease.profile)
@@ -82,7 +82,7 @@ def _pins(config: DaemonConfig) -> Iterator[Fault]:
             starts = sorted({start for _, profile in known for start in profile.starts})
             yield Fault(f"lease.{at}.start", f"{lease.profile} may start at {', '.join(map(str, starts))}")
             continue
-        by_gpu.setdefault(lease.gpu, []).append((at, lease))
+        by_gpu.setdefault((lease.helper, lease.gpu), []).append((at, lease))
         if owner is not None:
             held[owner.name] += min(_alpha(*one) for one in known)
             if held[owner.name] > owner.max_share:

@@ -19,6 +19,7 @@ export class Chart {
     this.first = 0;
     this.rows = [];
     this.cursor = null;
+    this.filter = "";
     this.#pager(pager);
     canvas.addEventListener("pointermove", (event) => this.#point(event.offsetX, event.offsetY));
     canvas.addEventListener("keydown", (event) => this.#key(event));
@@ -45,6 +46,16 @@ export class Chart {
     this.gpus = gpus;
     this.colours = colours;
     this.draw();
+  }
+
+  /** Leases without the text in their tenant, GPU or profile are drawn faintly. */
+  setFilter(text) {
+    this.filter = text.toLowerCase();
+    this.draw();
+  }
+
+  #isFiltered(span) {
+    return this.filter !== "" && ![span.tenant, span.gpu, span.profile].some((each) => each.toLowerCase().includes(this.filter));
   }
 
   #pager(place) {
@@ -125,11 +136,12 @@ export class Chart {
       const w = Math.max(1.5, this.#x(end) - x);
       const y = row.top + span.start * row.height + 1;
       const h = Math.min(span.slices, row.slices - span.start) * row.height - 1;
-      pen.globalAlpha = span.end === null ? 0.92 : 0.6;
+      const isFiltered = this.#isFiltered(span);
+      pen.globalAlpha = isFiltered ? 0.1 : span.end === null ? 0.92 : 0.6;
       pen.fillStyle = this.colours.get(span.tenant) ?? "#888888";
       pen.fillRect(x, y, w, h);
       pen.globalAlpha = 1;
-      if (w > 48 && h >= 12) this.#label(pen, span, x, y, w);
+      if (w > 48 && h >= 12 && !isFiltered) this.#label(pen, span, x, y, w);
     }
   }
 

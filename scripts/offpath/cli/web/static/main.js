@@ -57,7 +57,7 @@ const tables = {
   ended: new TableView($("ended-table"), [...requestColumns, age("ended ago", "age_ms")], (row) => row.job, "no request has ended"),
   groups: new TableView($("group-table"), [name("root", "root"), list("jobs", "jobs"), column("may use it now", (row) => Object.entries(row.using).map(([job, how]) => `${clean(job)}: ${clean(how)}`).join("; ") || "none", { long: true })], (row) => row.root, "no group"),
   trees: new TableView($("tree-table"), [jobColumn, name("root", "root"), list("switches", "switches"), column("granted", (row) => (row.is_granted ? "yes" : "no")), age("since", "since_ms"), long("reason", "why")], (row) => row.job, "no tree"),
-  holds: new TableView($("hold-table"), [name("switch", "switch"), name("job", "job"), name("slot", "slot"), column("confirmed", (row) => (row.is_allowed ? "yes" : "no")), age("since", "since_ms"), long("free when", "why")], (row) => `${row.switch} ${row.job} ${row.slot}`, "no job occupies a switch"),
+  holds: new TableView($("hold-table"), [name("switch", "switch"), name("job", "job"), name("slot", "slot"), column("confirmed", (row) => (row.is_allowed ? "yes" : "no")), age("since", "since_ms"), long("reason", "why")], (row) => `${row.switch} ${row.job} ${row.slot}`, "no job occupies a switch"),
   inaJobs: new TableView($("ina-job-table"), [jobColumn, name("state", "state"), number("ranks", "ranks"), list("hosts", "hosts"), name("tree", "tree"), age("since", "age_ms")], (row) => row.job, "no job"),
   works: new TableView($("work-table"), [name("job", "job"), name("state", "state"), number("GPUs", "gpus"), name("model", "model"), list("nodes", "nodes"), name("server", "server"), column("INA", (row) => (row.server ? (row.uses_ina ? "yes" : "no") : "-")), number("Gbit/s", "rate_bps", (n) => (n / 1e9).toFixed(1)), age("since", "age_s", 1e3)], (row) => row.job, "no job"),
 };
@@ -130,6 +130,7 @@ function drawAll() {
   if (state.daemon) drawDaemon(state.daemon);
   drawController(state.controller);
   tables.works.update(state.manager ? objects(state.manager.jobs) : []);
+  if (!document.documentElement.dataset.polls) performance.mark("data-drawn");
   document.documentElement.dataset.polls = String(state.poll);
 }
 
@@ -241,7 +242,11 @@ function onKey(event) {
   else if (event.key === "?") $("keys").showModal();
 }
 
-$("filter").addEventListener("input", () => Object.values(tables).forEach((table) => table.setFilter($("filter").value.trim())));
+$("filter").addEventListener("input", () => {
+  const text = $("filter").value.trim();
+  Object.values(tables).forEach((table) => table.setFilter(text));
+  chart.setFilter(text);
+});
 $("window").addEventListener("change", () => { chart.windowMs = Number($("window").value) * 1000; chart.draw(); });
 $("pause").addEventListener("click", () => setPause(!seen.isPaused));
 $("theme").addEventListener("click", nextTheme);

@@ -41,22 +41,18 @@ export function leaseReason(lease) {
   return `idle: kept warm for its tenant${more}`;
 }
 
-// Okabe and Ito's palette, distinguishable for colour-blind readers; further tenants get a hue from their name.
+// Okabe and Ito's palette, distinguishable for colour-blind readers; further tenants get hues far from each other.
 const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
+
+const ORDER = new Intl.Collator("en", { numeric: true });
 
 /** A colour for each tenant, by the order of the names. */
 export function colours(tenants) {
   const found = new Map();
-  [...tenants].sort().forEach((name, n) => {
-    found.set(name, n < PALETTE.length ? PALETTE[n] : `hsl(${hash(name) % 360} 55% 52%)`);
+  [...tenants].sort(ORDER.compare).forEach((name, n) => {
+    found.set(name, n < PALETTE.length ? PALETTE[n] : `hsl(${Math.round((n * 137.5) % 360)} 55% 52%)`);
   });
   return found;
-}
-
-function hash(text) {
-  let h = 2166136261;
-  for (let n = 0; n < text.length; n += 1) h = Math.imul(h ^ text.charCodeAt(n), 16777619);
-  return h >>> 0;
 }
 
 /** An element with text and attributes. Text is never parsed. */
