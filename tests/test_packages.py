@@ -110,6 +110,14 @@ def test_two_packages_share_no_file(trees: dict[str, Path]) -> None:
     assert files[0] & files[1] == set()
 
 
+@needs_debhelper
+def test_the_web_page_is_with_the_daemon_whole(trees: dict[str, Path]) -> None:
+    static = "cli/web/static"
+    shipped = {path.name for path in trees["offpathd"].glob(f"**/offpath/{static}/*")}
+    assert shipped == {path.name for path in (ROOT / "scripts/offpath" / static).iterdir()}
+    assert not list(trees["offpath-host"].glob(f"**/{static}"))
+
+
 # -- scripts ------------------------------------------------------------------------------------------------------
 class Machine:
     """The commands that maintainer scripts call, as programs that write down each call. ``state``: of the daemon's

@@ -76,5 +76,8 @@ def test_without_it_a_wheel_is_pure_and_for_every_platform(
     assert made.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(made) as archive:
         assert not [name for name in archive.namelist() if name.endswith(".so")]
+        pages = {name for name in archive.namelist() if name.startswith("offpath/cli/web/static/")}
+    files = {f"offpath/cli/web/static/{path.name}" for path in (ROOT / "scripts/offpath/cli/web/static").iterdir()}
+    assert pages == (files if project == "offpath" else set()), "the web page is with the command line"
     said = says(made, tmp_path / "site")
     assert said == "pure Python | pure Python: the C module is not built; a request costs more processor time"
