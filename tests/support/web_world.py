@@ -33,7 +33,7 @@ def tenant(name: str, leases: int = 1, completed: int = 0) -> admin.TenantLine:
 
 
 def lease(number: int, name: str, gpu: int, start: int, profile: str = "1g.5gb", **more: Any) -> admin.LeaseLine:
-    line = {
+    line: dict[str, Any] = {
         "lease": number, "generation": 1, "tenant": name, "gpu": f"helper/GPU-{gpu}", "profile": profile,
         "start": start, "alpha": 14, "lanes": 2, "state": "warm", "is_pinned": False, "jobs": number % 3,
         "running": int(number % 3 > 0), "running_share": 14 * int(number % 3 > 0),
@@ -44,7 +44,7 @@ def lease(number: int, name: str, gpu: int, start: int, profile: str = "1g.5gb",
 
 
 def job(number: int, name: str, state: str = "queued", **more: Any) -> admin.JobLine:
-    line = {
+    line: dict[str, Any] = {
         "job": number, "session": (1 << 63) + 1, "request_id": number, "tenant": name, "kernel": "classify",
         "demand": 14, "priority": 0, "payload_bytes": 4096, "state": state, "reason": "none",
         "age_ms": 12.0, "deadline_in_ms": 900.0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -88,7 +87,7 @@ class Answer:
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page() -> Page:
     return Page()
 
 

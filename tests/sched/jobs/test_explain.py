@@ -255,6 +255,9 @@ def test_reading_the_book_gives_the_records_of_its_tables() -> None:
     ]  # fmt: skip
     (lease,) = view.leases(harness.book.ledger, 5 * MS)
     assert (lease.tenant, lease.running_share, lease.alpha, lease.jobs, lease.running) == ("bob", 14, 28, 1, 1)
+    assert view.leases(harness.book.ledger, 5 * MS, after=lease.lease) == []
+    assert view.leases(harness.book.ledger, 5 * MS, after=lease.lease - 1, limit=1) == [lease]
+    assert view.leases(harness.book.ledger, 5 * MS, limit=0) == []
     assert [each.jobs for each in view.sessions(harness.book.ledger)] == [0, 2, 0]
     found = view.find_job(harness.book.ledger, BOB, 2)
     assert found is not None
