@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +23,9 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed here")
 from offpath.cli.admin_client import Refused
 from offpath.cli.web import document
 from offpath.cli.web.reader import MOST_ENDED, Reader, pause_s
+from offpath.cli.web.serving import MOST_CONNECTIONS
 
+from ...support.certificates import Authority
 from ...support.cluster import TIMEOUT, Cluster
 from ...support.clusters import NARROW, seconds
 from ...support.command import offpath
@@ -180,6 +187,25 @@ def test_another_host_and_another_method_are_refused_on_the_wire(web: Web) -> No
     connection.close()
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api"])
+def test_a_connection_that_sends_no_whole_request_is_ended(web: Web, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=BOUND_S) as sock:
+        sock.sendall(sent)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(65536):
+                pass
+        assert time.monotonic() - began < BOUND_S
+
+
+def test_connections_have_a_bound_and_one_that_ends_makes_room(web: Web) -> None:
+    held = [socket.create_connection(("127.0.0.1", web.port), timeout=BOUND_S) for _ in range(MOST_CONNECTIONS)]
+    until(lambda: web.get("/")[0] == 503)
+    for sock in held:
+        sock.close()
+    until(lambda: web.get("/")[0] == 200)
+
+
 def test_the_page_survives_its_daemon_and_finds_it_again() -> None:
     made = Cluster({"ada": {}})
     web = None
@@ -211,3 +237,42 @@ def test_an_address_that_others_reach_needs_https_and_names() -> None:
     assert taken.code == 73, taken.err
     assert offpath("web", "run", "--listen", "nowhere").code == 2
     assert offpath("web", "run", "--interval", "0.1").code == 2
+
+
+def test_with_a_certificate_the_page_is_served_by_https_and_its_cookie_is_for_https(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("dpu7", is_server=True)
+    token = tmp_path / "web.token"
+    token.write_text("t" * 24)
+    token.chmod(0o600)
+    web = Web("--listen", "127.0.0.1:0", "--no-daemon", "--runtime-dir", str(tmp_path), "--token-file", str(token),
+              "--certificate", certificate, "--key", key)  # fmt: skip
+    try:
+        assert re.fullmatch(r"https://127\.0\.0\.1:\d+/", web.ready["address"])
+        assert web.ready["link"] is None
+        trusted = ssl.create_default_context(cafile=authority.ca_file)
+        connection = http.client.HTTPSConnection("127.0.0.1", web.port, timeout=BOUND_S, context=trusted)
+        connection.request("GET", "/api/session", headers={"Authorization": f"Bearer {'t' * 24}"})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert "; Secure" in (answer.getheader("set-cookie") or "")
+        connection.close()
+        web.end()
+    finally:
+        web.process.kill()
+        web.process.wait()
+
+
+def test_what_cannot_be_used_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("")
+    words = ["web", "run", "--listen", "127.0.0.1:0"]
+    broken = offpath(*words, "--certificate", str(nothing), "--key", str(nothing))
+    assert (broken.code, str(nothing) in broken.err, broken.out) == (73, True, "")
+    readable = tmp_path / "web.token"
+    readable.write_text("t" * 24)
+    readable.chmod(0o644)
+    assert "chmod 600" in offpath(*words, "--token-file", str(readable)).err
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        taken = offpath("web", "run", "--listen", f"127.0.0.1:{sock.getsockname()[1]}")
+    assert (taken.code, "Address already in use" in taken.err) == (73, True)

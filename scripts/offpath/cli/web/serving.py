@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from offpath.bindings.errors import OptionRefused, PlaceUnusable
 from offpath.bindings.tokens import read_token_file
@@ -25,8 +26,42 @@ from offpath.cli.web.guard import Keys, is_loopback, names_of
 from offpath.cli.web.reader import Reader, Source
 
 MOST_CONNECTIONS: Final = 128
+LOOK_S: Final = 5.0
+IDLE_LOOKS: Final = 2
+"""Looks without a new request after which a connection without one in progress ends."""
+BUSY_LOOKS: Final = 12
 _BACKLOG: Final = 64
 _END_S: Final = 2
+
+
+class _Connection(H11Protocol):
+    """Ends where a peer sends no whole request, or does not read its answer: it would count against the bound."""
+
+    _seen: RequestResponseCycle | None = None
+    _looks = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """asyncio's."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(LOOK_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """A new request since the last look is progress."""
+        cycle = self.cycle
+        self._looks = self._looks + 1 if cycle is self._seen else 0
+        self._seen = cycle
+        is_waiting = cycle is None or cycle.response_complete
+        if self._looks >= (IDLE_LOOKS if is_waiting else BUSY_LOOKS):
+            self.transport.abort()
+            return
+        self._timer = self.loop.call_later(LOOK_S, self._look)
 
 
 class _Server(uvicorn.Server):
@@ -72,7 +107,7 @@ def run(
         board = Board(source, settings, secrets.token_hex(8))
         app = build(board, keys, settings, next_link)
         config = uvicorn.Config(
-            app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+            app, http=_Connection, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
             proxy_headers=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=15,
             timeout_graceful_shutdown=_END_S, ssl_certfile=arguments.certificate, ssl_keyfile=arguments.key,
         )  # fmt: skip
@@ -80,6 +115,7 @@ def run(
             config.load()
         except (OSError, ssl.SSLError) as fault:
             raise PlaceUnusable(f"certificate {arguments.certificate}: {fault.strerror or fault}") from None
+        _say_ready(address, keys.link, is_json=arguments.json)
         server = _Server(config)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, server.stop)
@@ -88,13 +124,17 @@ def run(
             await server.serve(sockets=[sock])
             reading.cancel()
 
-    if arguments.json:
-        print(json.dumps({"address": address, "link": f"{address}#{keys.link}" if keys.link else None}), flush=True)
-    else:
-        how = f"open {address}#{keys.link} (this link works once)" if keys.link else f"open {address} with the token"
-        print(f"web page ready: {how}", file=sys.stderr, flush=True)
     asyncio.run(serving())
     return 0
+
+
+def _say_ready(address: str, link: str, *, is_json: bool) -> None:
+    """On stdout as JSON, or on stderr for people. ``link``: the secret of the first one; empty with a token."""
+    if is_json:
+        print(json.dumps({"address": address, "link": f"{address}#{link}" if link else None}), flush=True)
+    else:
+        how = f"open {address}#{link} (this link works once)" if link else f"open {address} with the token"
+        print(f"web page ready: {how}", file=sys.stderr, flush=True)
 
 
 def bound(host: str, port: int) -> socket.socket:
