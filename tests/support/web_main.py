@@ -1,4 +1,4 @@
-"""The web page of a made-up world, as its own process: LEASES TENANTS [hostile]. Says its link when ready."""
+"""The web page with generated state, as its own process: LEASES TENANTS [hostile]. Prints its link when ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page's server reads, made up: a cluster of any size, hostile names, training jobs on trees."""
+"""Generated state for the page's server: a cluster of any size, hostile names, training jobs on trees."""
 
 from __future__ import annotations
 

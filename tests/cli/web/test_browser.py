@@ -43,7 +43,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Page:
-    """A page of a made-up world in the browser; what it requested and complained of since it was opened."""
+    """A page with generated state in the browser; its requests and console errors since it was opened."""
 
     def __init__(self, browser: Browser, link: str, **view: Any) -> None:
         self.browser = browser
@@ -55,7 +55,7 @@ class Page:
         browser.wait("html[data-polls]")
 
     def judge(self) -> None:
-        """It asked no other host, and the console is empty."""
+        """It requested nothing from other hosts, and the console is empty."""
         report = self.browser.report()
         requests, errors = report["requests"][self._seen[0] :], report["errors"][self._seen[1] :]
         assert requests
@@ -230,7 +230,7 @@ def test_a_request_is_explained_by_keyboard_and_the_focus_comes_back(page: Page)
     assert browser.evaluate(focused) == name, "an update leaves the focus where it is"
 
 
-def test_the_charts_cursor_says_who_holds_a_slice(page: Page) -> None:
+def test_the_charts_cursor_shows_which_lease_holds_a_slice(page: Page) -> None:
     browser = page.browser
     browser.focus("#chart")
     browser.press("ArrowLeft")

@@ -158,7 +158,7 @@ def test_a_daemon_that_is_not_there_is_a_fault_and_no_error(tmp_path: Any) -> No
 def test_polls_are_so_far_apart_that_the_daemon_spends_a_hundredth_of_its_core_on_them() -> None:
     for waited_s in (0.0001, 0.01, 0.02, 0.1):
         assert waited_s / pause_s(waited_s, 1.0) <= 0.01
-    assert pause_s(60.0, 1.0) == 10.0, "a daemon that is slow is still looked at"
+    assert pause_s(60.0, 1.0) == 10.0, "a slow daemon is still polled"
     assert pause_s(0.0, 5.0) == 5.0
 
 
@@ -187,15 +187,15 @@ def test_another_host_and_another_method_are_refused_on_the_wire(web: Web) -> No
     connection.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api"])
-def test_a_connection_that_sends_no_whole_request_is_ended(web: Web, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", web.port), timeout=BOUND_S) as sock:
+def test_connections_that_send_no_whole_request_are_ended(web: Web) -> None:
+    parts = (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api")
+    held = [socket.create_connection(("127.0.0.1", web.port), timeout=BOUND_S) for _ in parts]
+    for sock, sent in zip(held, parts, strict=True):
         sock.sendall(sent)
-        began = time.monotonic()
-        with contextlib.suppress(ConnectionResetError):
-            while sock.recv(65536):
+    for sock in held:
+        with sock, contextlib.suppress(ConnectionResetError):
+            while sock.recv(65536):  # raises TimeoutError if it stays open
                 pass
-        assert time.monotonic() - began < BOUND_S
 
 
 def test_connections_have_a_bound_and_one_that_ends_makes_room(web: Web) -> None:

@@ -115,7 +115,7 @@ class Board:
         more = {"change": self.history.change, "is_whole": not is_same, **spans}
         return b'{"state":' + self._state + b',"history":' + orjson.dumps(more) + b"}"
 
-    async def ask(self, call: Callable[[], _T]) -> _T | None:
+    async def call_source(self, call: Callable[[], _T]) -> _T | None:
         """Call a method of the source in a thread; None: too many wait already."""
         if self._explaining >= MOST_EXPLAINING:
             return None
@@ -191,7 +191,7 @@ def build(board: Board, keys: Keys, settings: Settings, on_link: Callable[[str],
 
     async def _answered(call: Callable[[], dict[str, Any]]) -> Response:
         try:
-            found = await board.ask(call)
+            found = await board.call_source(call)
         except Refused as fault:
             return refusal(404, fault.code, str(fault))
         except NotPermitted as fault:

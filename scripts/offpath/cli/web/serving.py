@@ -1,4 +1,4 @@
-"""Starts the page's server on a socket, with its secrets, and tells where it is."""
+"""Starts the page's server on a socket, with its secrets, and prints its address."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def run(
             config.load()
         except (OSError, ssl.SSLError) as fault:
             raise PlaceUnusable(f"certificate {arguments.certificate}: {fault.strerror or fault}") from None
-        _say_ready(address, keys.link, is_json=arguments.json)
+        _print_ready(address, keys.link, is_json=arguments.json)
         server = _Server(config)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, server.stop)
@@ -128,7 +128,7 @@ def run(
     return 0
 
 
-def _say_ready(address: str, link: str, *, is_json: bool) -> None:
+def _print_ready(address: str, link: str, *, is_json: bool) -> None:
     """On stdout as JSON, or on stderr for people. ``link``: the secret of the first one; empty with a token."""
     if is_json:
         print(json.dumps({"address": address, "link": f"{address}#{link}" if link else None}), flush=True)

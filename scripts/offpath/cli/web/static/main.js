@@ -114,10 +114,10 @@ function drawStatus(state) {
     if (state.daemon.is_cut) parts.push("only the first leases and tenants are shown");
   }
   if (state.next_ms > 1500) parts.push(`read every ${seconds(state.next_ms)}`);
-  say(parts.join(", ") || "connected", bad.length > 0);
+  showStatus(parts.join(", ") || "connected", bad.length > 0);
 }
 
-function say(text, isBad) {
+function showStatus(text, isBad) {
   const shown = $("status");
   if (shown.textContent !== text) shown.textContent = text;
   shown.className = isBad ? "bad" : "";
@@ -172,7 +172,7 @@ async function read() {
   } catch {
     seen.failures += 1;
     wait = Math.min(10000, 1000 * seen.failures);
-    say("no connection to the page's server: is `offpath web run` running?", true);
+    showStatus("no connection to the page's server: is `offpath web run` running?", true);
   } finally {
     seen.isBusy = false;
   }
@@ -184,7 +184,7 @@ function showEntry(text) {
   $("entry").hidden = false;
   $("main").hidden = true;
   $("entry-text").textContent = text;
-  say("not opened", true);
+  showStatus("not opened", true);
   $("token").focus();
 }
 
