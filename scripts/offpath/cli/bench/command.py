@@ -23,6 +23,7 @@ NAMES: Final = {
     "host-channel": "host_channel",
     "netpack": "netpack",
     "request-path": "request_path.benchmark",
+    "serving": "serving.benchmark",
     "sessions": "sessions",
     "venn": "venn",
     "verbs": "verbs",

@@ -35,8 +35,8 @@ class DaemonProcess:
         self._log = os.path.join(self._directory, "daemon.log")
         text = []
         for name, lines in tenants.items():
-            self._write(self._token(name), os.urandom(24).hex())
-            text.append(f'[[tenant]]\nname = "{name}"\ntoken_file = "{self._token(name)}"\n{lines}\n')
+            self._write(self.token_file(name), os.urandom(24).hex())
+            text.append(f'[[tenant]]\nname = "{name}"\ntoken_file = "{self.token_file(name)}"\n{lines}\n')
         config = os.path.join(self._directory, "offpathd.toml")
         self._write(config, "".join(text) + tables)
         words = ["daemon", "run", "--config", config, "--runtime-dir", self._runtime]
@@ -66,7 +66,7 @@ class DaemonProcess:
             try:
                 return Requester(
                     f"unix:{os.path.join(self._runtime, 'negotiate.sock')}", tenant=tenant,
-                    token_file=self._token(tenant), slots=slots, payload_bytes=payload_bytes,
+                    token_file=self.token_file(tenant), slots=slots, payload_bytes=payload_bytes,
                     result_bytes=result_bytes, timeout_s=_BOUND_S,
                 )  # fmt: skip
             except OffpathError:
@@ -77,7 +77,8 @@ class DaemonProcess:
                     raise
                 time.sleep(0.05)
 
-    def _token(self, tenant: str) -> str:
+    def token_file(self, tenant: str) -> str:
+        """The file with the tenant's token."""
         return os.path.join(self._directory, f"{tenant}.token")
 
     @staticmethod

@@ -1,24 +1,32 @@
 """A real Triton Inference Server with the identity backend (csrc/triton_identity.cc), and a client of one connection.
 
+On request it also has a model of Triton's python backend, and gRPC. The client speaks to offpath's gateway too.
+
 The server is not a dependency: ./scripts/triton-env installs it into the user's cache. Tensors are in system shared
 memory, which the client writes and reads for each request; its HTTP is as lean as a Python client can be.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 from typing import Final
 
+import numpy
 import orjson
 
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.cli.bench.compiled import NotBuilt, built, cache_folder
+from offpath.cli.bench.measure import children
 
 PACKAGE: Final = "nvidia-pytriton-0.7.0"
 """As scripts/requirements/triton.txt names it."""
@@ -31,6 +39,24 @@ input [ { name: "INPUT0" data_type: TYPE_UINT8 dims: [ -1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_UINT8 dims: [ -1 ] }, { name: "FIRST" data_type: TYPE_UINT8 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
+_PYTHON_MODEL: Final = """\
+backend: "python"
+max_batch_size: 0
+input [ { name: "INPUT0" data_type: TYPE_UINT8 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_UINT8 dims: [ -1 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+_PYTHON_CODE: Final = """\
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb.InferenceResponse([pb.Tensor("OUTPUT0", pb.get_input_tensor_by_name(each, "INPUT0").as_numpy())])
+                for each in requests]
+"""
+PYTHON: Final = "python_identity"
+"""The model of the python backend."""
 _BOUND_S: Final = 60.0
 _REPLY_BYTES: Final = 65536
 
@@ -46,8 +72,9 @@ def installed() -> str:
 class TritonServer:
     """The server process, with the model ``identity``; ``close`` ends it."""
 
-    def __init__(self, core: int | None) -> None:
-        """Start it on a core. Raises: NotBuilt: no server or no compiler. PeerGone: it does not start."""
+    def __init__(self, core: int | None, *, has_python: bool = False, has_grpc: bool = False) -> None:
+        """Start it on a core. ``has_python``: also with the model `PYTHON`. Raises: NotBuilt: no server, no compiler,
+        or no shared library of this Python. PeerGone: it does not start."""
         folder = installed()
         backend = built("triton_identity.cc", ("-shared", "-fPIC"))
         self._directory = tempfile.mkdtemp(prefix="offpath-bench-")
@@ -57,16 +84,27 @@ class TritonServer:
         shutil.copy(backend, os.path.join(backends, "identity", "libtriton_identity.so"))
         with open(os.path.join(models, "identity", "config.pbtxt"), "w", encoding="ascii") as file:
             file.write(_MODEL)
+        libraries = os.path.join(folder, "nvidia_pytriton.libs")
+        more = {"LD_LIBRARY_PATH": libraries}
+        if has_python:
+            more = {
+                "LD_LIBRARY_PATH": f"{libraries}:{_add_python(folder, models, backends)}",
+                "PYTHONPATH": os.path.dirname(os.path.dirname(numpy.__file__)),
+            }
         self.port = _free_port()
+        self.grpc_port = _free_port() if has_grpc else 0
         command = [
             os.path.join(folder, "pytriton", "tritonserver", "bin", "tritonserver"), "--model-repository", models,
             "--backend-directory", backends, "--http-address", "127.0.0.1", "--http-port", str(self.port),
-            "--allow-grpc", "false", "--allow-metrics", "false", "--exit-timeout-secs", "2",
+            *(("--grpc-address", "127.0.0.1", "--grpc-port", str(self.grpc_port)) if has_grpc
+              else ("--allow-grpc", "false")),
+            "--allow-metrics", "false", "--exit-timeout-secs", "2",
         ]  # fmt: skip
         log = os.path.join(self._directory, "log")
-        libraries = {"LD_LIBRARY_PATH": os.path.join(folder, "nvidia_pytriton.libs")}
         with open(log, "wb") as file:
-            self._process = subprocess.Popen(command, env=os.environ | libraries, stdout=file, stderr=file)
+            self._process = subprocess.Popen(
+                command, env=os.environ | more, stdout=file, stderr=file, start_new_session=True
+            )
         try:
             self._wait(log)
             self.run_on(core)
@@ -104,9 +142,33 @@ class TritonServer:
 
     def close(self) -> None:
         """End it and remove its files."""
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # the python backend's stub too
         self._process.wait()
         shutil.rmtree(self._directory)
+
+    def pids(self) -> list[int]:
+        """The server, and the python backend's stub."""
+        return [self.pid, *children(self.pid)]
+
+
+def _add_python(folder: str, models: str, backends: str) -> str:
+    """Add the python backend and its model; returns the folder of Python's shared library. Raises: NotBuilt."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    server = os.path.join(folder, "pytriton", "tritonserver")
+    stub = os.path.join(server, "python_backend_stubs", version, "triton_python_backend_stub")
+    libraries = [str(sysconfig.get_config_var("LIBDIR")), "/usr/lib/x86_64-linux-gnu"]
+    library = next((each for each in libraries if os.path.exists(f"{each}/libpython{version}.so.1.0")), None)
+    if library is None or not os.path.exists(stub):
+        raise NotBuilt(f"no libpython{version}.so.1.0, or no stub of Triton's python backend for it")
+    shutil.copytree(os.path.join(server, "backends", "python"), os.path.join(backends, "python"))
+    shutil.copy(stub, os.path.join(backends, "python", "triton_python_backend_stub"))
+    os.chmod(os.path.join(backends, "python", "triton_python_backend_stub"), 0o755)
+    os.makedirs(os.path.join(models, PYTHON, "1"))
+    for name, text in (("config.pbtxt", _PYTHON_MODEL), (os.path.join("1", "model.py"), _PYTHON_CODE)):
+        with open(os.path.join(models, PYTHON, name), "w", encoding="ascii") as file:
+            file.write(text)
+    return library
 
 
 def _free_port() -> int:
@@ -116,17 +178,18 @@ def _free_port() -> int:
 
 
 class HttpClient:
-    """One keep-alive connection."""
+    """One keep-alive connection. ``token``: sent with each query."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str = "") -> None:
         """Raises: OSError: nothing listens."""
+        self._token = token
         self._sock = socket.create_connection(("127.0.0.1", port), _BOUND_S)
         self._sock.settimeout(None)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def query(self, method: str, path: str, body: bytes, accept: tuple[int, ...] = (200,)) -> tuple[int, bytes]:
         """Status and body. Raises: OffpathError: another status than those to ``accept``."""
-        return self.exchange(request(method, path, body), accept)
+        return self.exchange(request(method, path, body, self._token), accept)
 
     def exchange(self, message: bytes, accept: tuple[int, ...] = (200,)) -> tuple[int, bytes]:
         """As `query`, for a message of `request`."""
@@ -139,13 +202,13 @@ class HttpClient:
             data += self._more()
         status = int(data[9:12])
         if status not in accept:
-            raise OffpathError(f"Triton answers {status}: {data[head + 4 :].decode('utf-8', 'replace')}")
+            raise OffpathError(f"the server answers {status}: {data[head + 4 :].decode('utf-8', 'replace')}")
         return status, data[head + 4 :]
 
     def _more(self) -> bytes:
         part = self._sock.recv(_REPLY_BYTES)
         if not part:
-            raise PeerGone("the Triton server closed the connection")
+            raise PeerGone("the server closed the connection")
         return part
 
     def close(self) -> None:
@@ -153,9 +216,10 @@ class HttpClient:
         self._sock.close()
 
 
-def request(method: str, path: str, body: bytes) -> bytes:
+def request(method: str, path: str, body: bytes, token: str = "") -> bytes:
     """An HTTP/1.1 message."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    proof = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{proof}Content-Length: {len(body)}\r\n\r\n"
     return head.encode("ascii") + body
 
 
@@ -178,7 +242,7 @@ class Region:
         os.unlink(self._path)
 
 
-def infer_request(output: str, nbytes: int) -> bytes:
+def infer_request(output: str, nbytes: int, model: str = "identity", token: str = "") -> bytes:
     """The message that runs the model on the region ``in`` and has the ``output`` written to ``out``."""
     result = nbytes if output == "OUTPUT0" else 1
     inputs = {
@@ -189,4 +253,4 @@ def infer_request(output: str, nbytes: int) -> bytes:
         "name": output, "parameters": {"shared_memory_region": "out", "shared_memory_byte_size": result}
     }  # fmt: skip
     body = orjson.dumps({"inputs": [inputs], "outputs": [outputs]})
-    return request("POST", "/v2/models/identity/infer", body)
+    return request("POST", f"/v2/models/{model}/infer", body, token)
