@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import Any
 
 import pytest
 
 from offpath.bindings.errors import EngineMissing
 from offpath.cli.bench.measure import Block, Cores, OtherWork
-from offpath.cli.bench.serving import benchmark
+from offpath.cli.bench.serving import attack, benchmark
 from offpath.cli.bench.serving.benchmark import _lean, _Servers, analyzer_ratios, bars, ratios
 from offpath.cli.local.environments import fetched
 
@@ -58,3 +59,14 @@ def test_every_setting_answers_with_its_input(monkeypatch: pytest.MonkeyPatch) -
         assert measured.keys() == expected
         assert all(len(each[0].latencies_ns) == 3 for each in measured.values())
         assert measured["gateway_http"][0].cpu_ns.keys() == {"gateway", "daemon", "worker", "requester"}
+        node = servers.node
+        statuses = [status(node.http_port, each) for each in attack.requests(node.attackers_token)]
+        assert statuses == [401, 413, 413, 400, 400, 500, 431, 400]
+        with attack.under_attack(node.http_port, node.attackers_token, None):
+            servers.clients[1].block(servers.data, 20)
+
+
+def status(port: int, request: bytes) -> int:
+    with socket.create_connection(("127.0.0.1", port), 20) as sock:
+        sock.sendall(request)
+        return int(sock.recv(64).split(b" ")[1])

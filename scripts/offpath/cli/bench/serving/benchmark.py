@@ -1,12 +1,14 @@
 """`serving`: the same model, `identity` of 600 KB, behind offpath and behind a real Triton server of release 2.51.
 
-Two measurements, blocks of all settings alternating:
+Three measurements, blocks of all settings alternating:
 
 lean      clients of one connection that write their input and read their output for each request, pinned (client and
           what runs on a host on one core, the daemon or Triton's server on the other) and not:
           native, gateway_http, gateway_grpc, triton_http, triton_grpc (C++ identity backend), triton_python
 analyzer  perf_analyzer with the same arguments against gateway, C++ identity and python backend, at 1, 8 and 64
           requests in flight, not pinned; it writes an input once and reads no output
+
+attack    the gateway's p99 for a tenant while others attack it (`attack`), over its p99 without
 
 All but native and "bytes" use system shared memory. Triton's p50 is that of its faster placement. `bench batching` has
 the figures of dynamic batching.
@@ -30,6 +32,7 @@ from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.compiled import NotBuilt
 from offpath.cli.bench.measure import Block, Cores, OtherWork, cores, machine, pin, ratio
 from offpath.cli.bench.request_path.triton_server import PYTHON, HttpClient, Region, TritonServer
+from offpath.cli.bench.serving.attack import under_attack
 from offpath.cli.bench.serving.clients import Client, Native, OverGrpc, OverHttp, analyzed, analyzer
 from offpath.cli.bench.serving.node import Node
 
@@ -38,6 +41,7 @@ NBYTES: Final = 614_400
 CONCURRENCY: Final = (1, 8, 64)
 NATIVE_OVER_TRITON: Final = 0.7
 GATEWAY_OVER_TRITON: Final = 1.3
+UNDER_ATTACK: Final = 1.2
 _TRITONS: Final = ("triton_http", "triton_grpc")
 Blocks = dict[str, list[Block]]
 
@@ -58,8 +62,9 @@ def run(arguments: argparse.Namespace) -> Report:
                 data["analyzer"] = _analyzer(
                     servers, 2 if arguments.quick else 5, 2_000 if arguments.quick else 10_000, data
                 )
+                data["attack"] = _attacked(servers, 10 if arguments.quick else 30, 100, other)
     data["lean"] = [_row(name, setting, blocks) for name, each in lean.items() for setting, blocks in each.items()]
-    data["ratios"] = ratios(lean) | analyzer_ratios(data["analyzer"])
+    data["ratios"] = ratios(lean) | analyzer_ratios(data["analyzer"]) | {"p99_under_attack": data["attack"]["ratio"]}
     data["other_cpu"] = other.cores()
     data["seconds"] = round(time.monotonic() - begun, 1)
     return Report(data, text(data), bars(data["ratios"]))
@@ -150,6 +155,21 @@ def _lean(servers: _Servers, rounds: int, count: int, other: OtherWork) -> Block
     return dict(measured)
 
 
+def _attacked(servers: _Servers, rounds: int, count: int, other: OtherWork) -> dict[str, Any]:
+    """p99 of the tenant's requests over HTTP, alone and under attack, block by block."""
+    client = next(each for each in servers.clients if each.name == "gateway_http")
+    p99: dict[str, list[float]] = {"alone": [], "attacked": []}
+    for _ in range(rounds):
+        p99["alone"].append(other.measured(partial(client.block, servers.data, count)).p99)
+        with under_attack(servers.node.http_port, servers.node.attackers_token, None):
+            time.sleep(0.5)
+            p99["attacked"].append(other.measured(partial(client.block, servers.data, count)).p99)
+    return {
+        **{f"{name}_p99_us": round(statistics.median(each), 1) for name, each in p99.items()},
+        "ratio": ratio(p99["attacked"], p99["alone"]),
+    }
+
+
 def _analyzer(servers: _Servers, rounds: int, count: int, data: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows by server, transport and concurrency; medians over rounds."""
     try:
@@ -232,6 +252,7 @@ def bars(found: dict[str, dict[str, float]]) -> list[Bar]:
         (f"gateway p50 over the python backend's, {each} in flight", least(f"analyzer_over_triton_python_{each}"), 1.0)
         for each in (1, 8)
     ]
+    wanted.append(("p99 of a tenant while another attacks, over alone", least("p99_under_attack"), UNDER_ATTACK))
     return [Bar(name, value, bound) for name, value, bound in wanted if value is not None]
 
 
@@ -258,6 +279,10 @@ def text(data: dict[str, Any]) -> str:
             f"  {row['server']:14} {row['transport']:7} {row['concurrency']:3} in flight: p50 {row['p50_us']:8.0f}  "
             f"p99 {row['p99_us']:8.0f}  {row['per_s']:7.1f}/s  ({cpu})"
         )
+    attack = data["attack"]
+    lines.append(
+        f"  p99 of a tenant over HTTP: alone {attack['alone_p99_us']}, under attack {attack['attacked_p99_us']}"
+    )
     lines += [
         f"  {name}: {each['median']:.2f} ({each['min']:.2f} … {each['max']:.2f})"
         for name, each in data["ratios"].items()

@@ -24,6 +24,8 @@ from offpath.host_helper.kernels import LaneContext
 from offpath.host_helper.requester import Requester
 
 TENANT: Final = "bench"
+ATTACKER: Final = "attacker"
+"""A second tenant of daemon and gateway."""
 LANES: Final = 4
 SLOTS: Final = 64
 _BOUND_S: Final = 30.0
@@ -35,13 +37,13 @@ class Node:
 
     def __init__(self, cores: Cores, nbytes: int) -> None:
         """``nbytes``: of a request's tensors, and of an answer's. Raises: OffpathError: it does not start."""
-        self.token = os.urandom(24).hex()
+        self.token, self.attackers_token = os.urandom(24).hex(), os.urandom(24).hex()
         self._directory = tempfile.mkdtemp(prefix="offpath-bench-")
         tables = (
             f'[[lease]]\ntenant = "{TENANT}"\nprofile = "7g.40gb"\n'
             f"[leasing]\nlanes = {LANES}\nlanding_bytes = {2 * nbytes}\nresult_bytes = {2 * nbytes}\n"
         )
-        self.daemon = DaemonProcess({TENANT: ""}, tables, core=cores.dpu)
+        self.daemon = DaemonProcess({TENANT: "", ATTACKER: ""}, tables, core=cores.dpu)
         channel = self.daemon.host_socket
         self._helper = fork(cores.host, lambda: _serve(channel))
         self._gateway: subprocess.Popen[bytes] | None = None
@@ -79,17 +81,19 @@ class Node:
             os.sched_setaffinity(int(task), allowed)
 
     def _start(self, nbytes: int) -> subprocess.Popen[bytes]:
-        bearer = os.path.join(self._directory, "bearer")
-        with open(os.open(bearer, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
-            file.write(self.token)
-        config = os.path.join(self._directory, "gateway.toml")
-        with open(config, "w", encoding="utf-8") as file:
-            file.write(
-                f'daemon = "{self.daemon.runtime}"\nhttp = "127.0.0.1:0"\ngrpc = "127.0.0.1:0"\n'
-                f'[[tenant]]\nname = "{TENANT}"\ntoken_file = "{self.daemon.token_file(TENANT)}"\n'
+        text = f'daemon = "{self.daemon.runtime}"\nhttp = "127.0.0.1:0"\ngrpc = "127.0.0.1:0"\n'
+        for tenant, token in ((TENANT, self.token), (ATTACKER, self.attackers_token)):
+            bearer = os.path.join(self._directory, f"{tenant}.bearer")
+            with open(os.open(bearer, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+                file.write(token)
+            text += (
+                f'[[tenant]]\nname = "{tenant}"\ntoken_file = "{self.daemon.token_file(tenant)}"\n'
                 f'bearer_files = ["{bearer}"]\nuids = [{os.getuid()}]\nslots = {SLOTS}\n'
                 f"payload_bytes = {nbytes}\nresult_bytes = {nbytes}\n"
             )
+        config = os.path.join(self._directory, "gateway.toml")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text)
         pin(None)
         return start(COMMAND_LINE, "gateway", "run", config, "--json", stdout=subprocess.PIPE)
 

@@ -1,0 +1,87 @@
+"""What attackers cost another tenant at the gateway: blocks of its requests, alternately alone and under attack.
+
+Strangers hold connections open with a byte a second, and come with wrong tokens and large bodies announced. A tenant of
+the gateway sends compressed bombs, bodies beyond its bound, heads that can be read in two ways, and JSON that nests or
+does not end. All of it is paced: an attacker has machines of its own, this one has two cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Final
+
+from offpath.cli.bench.measure import end, fork
+
+LORIS: Final = 200
+"""Connections that are held open, each a byte a second."""
+PER_S: Final = 50
+"""Hostile requests a second, of strangers and of the tenant together."""
+_READ_S: Final = 2.0
+
+
+@contextlib.contextmanager
+def under_attack(port: int, token: str, core: int | None) -> Iterator[None]:
+    """``token``: of the tenant that attacks."""
+    pid = fork(core, lambda: asyncio.run(_attack(port, token)))
+    try:
+        yield
+    finally:
+        end(pid)
+
+
+async def _attack(port: int, token: str) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_loris(port))
+        for request in cycle(requests(token)):
+            group.create_task(_send(port, request))
+            await asyncio.sleep(1 / PER_S)
+
+
+def requests(token: str) -> list[bytes]:
+    """The hostile requests, in turn."""
+    path = "/v2/models/identity/infer"
+
+    def head(*lines: str, proof: str = token) -> bytes:
+        named = ("Host: x", f"Authorization: Bearer {proof}", *lines)
+        return "\r\n".join((f"POST {path} HTTP/1.1", *named, "", "")).encode()
+
+    bomb = gzip.compress(bytes(32 << 20))
+    nested = b"[" * 200_000
+    return [
+        head("Content-Length: 1000000000000", proof="wrong"),
+        head(f"Content-Length: {len(bomb)}", "Content-Encoding: gzip") + bomb,
+        head("Content-Length: 1000000000000"),
+        head("Content-Length: 5", "Content-Length: 6") + b"hello!",
+        head("Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
+        head(f"Content-Length: {len(nested)}") + nested,
+        head("X: " + "y" * 9000),
+        head(f"Content-Length: {len(bomb) // 2}", "Content-Encoding: deflate") + bomb[: len(bomb) // 2],
+    ]
+
+
+async def _send(port: int, request: bytes) -> None:
+    with contextlib.suppress(OSError, TimeoutError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            async with asyncio.timeout(_READ_S):
+                writer.write(request)
+                await reader.read(4096)
+        finally:
+            writer.close()
+
+
+async def _loris(port: int) -> None:
+    held: list[asyncio.StreamWriter] = []
+    while True:
+        held = [writer for writer in held if not writer.is_closing()]
+        while len(held) < LORIS:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                held.append(writer)
+        for writer in held:
+            writer.write(b"G")
+        await asyncio.sleep(1.0)
