@@ -77,7 +77,7 @@ def test_each_unit_is_in_one_package_and_starts_that_packages_program(trees: dic
             assert (unit.suffix == ".socket") == (programs == []), unit.name
     assert set(found) == {path.name for path in UNITS.iterdir() if path.suffix in (".service", ".socket")}
     hosts = {unit for unit, package in found.items() if package == "offpath-host"}
-    assert hosts == {"offpath-helper.service", "offpath-migd.service"}
+    assert hosts == {"offpath-helper.service", "offpath-migd.service", "offpath-gateway@.service"}
 
 
 @needs_debhelper

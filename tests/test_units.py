@@ -44,7 +44,7 @@ from .support.cluster import MIB, Cluster
 ROOT = Path(__file__).resolve().parent.parent
 SERVICES = (
     "offpathd.service", "offpath-helper.service", "offpath-migd.service", "offpath-controller.service",
-    "offpath-collab.service", "offpath-switch@.service",
+    "offpath-collab.service", "offpath-switch@.service", "offpath-gateway@.service",
 )  # fmt: skip
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing and could not be installed"
