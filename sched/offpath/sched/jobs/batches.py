@@ -1,4 +1,4 @@
-"""Dynamic batching: jobs of one tenant and kernel whose tensors stack wait for each other and share a lane and a launch.
+"""Dynamic batching: jobs of one tenant and kernel whose tensors stack wait for each other, and share a launch.
 
 They wait in a queue of their own, by kernel and stack. It is *ripe*, and may be placed, when it has enough rows, or
 when one of its jobs has waited as long as it may. A batch is formed when its lane is known, so it grows while all lanes
@@ -13,8 +13,10 @@ from typing import Final
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Copy, CopyBatch
+from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Batch, Job, JobHeap, Lease, Tenant
+from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 
@@ -32,14 +34,18 @@ class Batches:
     def __init__(
         self,
         ledger: Ledger,
+        leasing: Leasing,
         end: End,
         leave_lane: Callable[[Job, int], None],
         start: Then,
         start_waiting: Callable[[Lease, int], None],
+        route: Callable[[Tenant, int], None],
     ) -> None:
         """``start`` launches a job whose copy has ended, or has it wait for share; ``start_waiting`` launches those
-        that wait on a lease and now fit."""
+        that wait on a lease and now fit; ``route`` places the queued jobs that can be placed."""
         self._ledger = ledger
+        self._leasing = leasing
+        self._route = route
         self._end = end
         self._leave_lane = leave_lane
         self._start = start
@@ -66,22 +72,30 @@ class Batches:
             tenant.ripe_timer_ns = when_ns
             self._ledger.timers.arm(when_ns, ("ripe", tenant.spec.name))
 
-    def timer_fired(self, name: str, now_ns: int) -> Tenant | None:
-        """Jobs of the tenant may have waited long enough: it is to be routed."""
+    def timer(self, name: str, now_ns: int) -> None:
+        """Jobs of the tenant may have waited long enough: place them."""
         tenant = self._ledger.tenants.get(name)
         if tenant is None or not 0 < tenant.ripe_timer_ns <= now_ns:
-            return None  # the timer was moved
+            return  # the timer was moved
         tenant.ripe_timer_ns = 0
-        self.arm_again(tenant, now_ns)
-        return tenant
+        self._arm_again(tenant, now_ns)
+        self._route(tenant, now_ns)
 
-    def arm_again(self, tenant: Tenant, now_ns: int) -> None:
+    def kernels_changed(self, now_ns: int) -> None:
+        """Other kernels are served, or batch otherwise: what waits for others may be ripe now, or not any more."""
+        for tenant in self._ledger.tenants.values():
+            if tenant.stacked:
+                self._arm_again(tenant, now_ns)
+                self._route(tenant, now_ns)
+                if not has_need(tenant, self._ledger, now_ns):
+                    self._leasing.need_met(tenant)
+
+    def _arm_again(self, tenant: Tenant, now_ns: int) -> None:
         """Arm the timer for the first of the queued jobs that still wait for others."""
-        if tenant.stacked:
-            jobs = [job for queue in tenant.queues.values() for job in queue.waiting() if job.stack]
-            later = [job.ripe_ns for job in jobs if job.ripe_ns > now_ns]
-            if later:
-                self.arm(tenant, min(later))
+        jobs = [job for queue in tenant.queues.values() for job in queue.waiting() if job.stack]
+        later = [job.ripe_ns for job in jobs if job.ripe_ns > now_ns]
+        if later:
+            self.arm(tenant, min(later))
 
     # -- on a lane ------------------------------------------------------------------------------------------------
     def form(self, leader: Job, tenant: Tenant, queue: JobHeap, now_ns: int) -> None:

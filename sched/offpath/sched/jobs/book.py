@@ -18,21 +18,30 @@ from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.drain import Draining
 from offpath.sched.jobs.kernels import Kernels
+from offpath.sched.jobs.lanes import Lanes
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
+from offpath.sched.jobs.losses import LOSSES, Loss, is_losing
 from offpath.sched.jobs.records import (
-    BookSettings, Job, JobHeap, Lease, PinnedLease, QueueKind, Session, Tenant, TenantSpec,
+    BookSettings,
+    Job,
+    JobHeap,
+    Lease,
+    PinnedLease,
+    QueueKind,
+    Session,
+    Tenant,
+    TenantSpec,
 )  # fmt: skip
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.ripeness import has_need, is_ripe
 from offpath.sched.jobs.service import run_ended, typical_ns
-from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
-_LOSSES = (events.WorkerLost, events.HelperLost, events.GpuLost)
 _TIMER_ROUNDS = 8
 """Rounds of due timers per event. A timer may arm another that is due at once. Fire that one in the same event, so that
 the result does not depend on when ticks arrive."""
@@ -56,8 +65,11 @@ class JobBook:
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
         self.kernels = Kernels(self.ledger, self.leasing, self._end)
         self.reload = Reload(self.ledger, self.leasing, self.limits, self.kernels, self._end, self._lose_lane)
-        self.batches = Batches(self.ledger, self._end, self._leave_lane, self._start, self._start_waiting)
-        self._losing: events.WorkerLost | events.HelperLost | events.GpuLost | None = None
+        self.batches = Batches(
+            self.ledger, self.leasing, self._end, self._leave_lane, self._start, self._start_waiting, self._route
+        )
+        lanes = Lanes(self.ledger, self.leasing, self.renewal, self.limits, self._route)
+        self._losing: Loss | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
             events.StackSubmitted: self._stack_submitted,
@@ -74,12 +86,12 @@ class JobBook:
             events.HelperLost: self._helper_lost,
             events.GpuLost: self._gpu_lost,
             events.KernelsReloaded: self._kernels_reloaded,
-            events.LaneLoading: self._lane_loading,
-            events.LaneReady: self._lane_ready,
-            events.InstanceFailed: self._instance_failed,
+            events.LaneLoading: lanes.lane_loading,
+            events.LaneReady: lanes.lane_ready,
+            events.InstanceFailed: lanes.instance_failed,
             events.WorkerLost: self._worker_lost,
-            events.LaneScrubbed: self._lane_scrubbed,
-            events.InstanceClosed: self._instance_closed,
+            events.LaneScrubbed: lanes.lane_scrubbed,
+            events.InstanceClosed: lanes.instance_closed,
             events.Drain: Draining(self.ledger).handle,
             events.ConfigChanged: self.reload.changed,
             events.PluginStarted: self._tick,
@@ -92,7 +104,7 @@ class JobBook:
             "watch": self.limits.timer,
             "leave": self.reload.leave_timer,
             "kernel": self.kernels.timer,
-            "ripe": self._ripe_timer,
+            "ripe": self.batches.timer,
         }
 
     def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
@@ -102,7 +114,7 @@ class JobBook:
         """
         ledger = self.ledger
         kind = type(event)
-        self._losing = event if isinstance(event, _LOSSES) else None
+        self._losing = event if isinstance(event, LOSSES) else None
         ledger.decisions.begin_event()
         if kind is events.PluginStarted:
             self._plugin_started()  # before due timers: those would query a plug-in without state
@@ -286,20 +298,6 @@ class JobBook:
                     self.leasing.need(tenant, now_ns)
                 return
 
-    def _ripe_timer(self, name: str, now_ns: int) -> None:
-        tenant = self.batches.timer_fired(name, now_ns)
-        if tenant is not None:
-            self._route(tenant, now_ns)
-
-    def _route_stacks(self, now_ns: int) -> None:
-        """The kernels changed: what batches may be ripe now, or not any more."""
-        for tenant in self.ledger.tenants.values():
-            if tenant.stacked:
-                self.batches.arm_again(tenant, now_ns)
-                self._route(tenant, now_ns)
-                if not has_need(tenant, self.ledger, now_ns):
-                    self.leasing.need_met(tenant)
-
     def _copied(self, event: events.CopyDone, now_ns: int) -> None:
         """Handle the end of a copy. If the job was already answered, free the lane. If its lane was lost, the lease may
         now be scrubbed."""
@@ -465,23 +463,10 @@ class JobBook:
             is_due = any(job.is_due(now_ns) for job in waiting.members) if waiting.batch else waiting.is_due(now_ns)
             if is_due or lease.running_share + waiting.share > lease.view.alpha:
                 break
-            if self._losing is not None and self._is_losing(waiting):
+            if self._losing is not None and is_losing(self._losing, waiting, self.ledger):
                 break  # do not launch on what the current event reports as lost
             lease.waiting.popleft()
             self._launch(waiting, lease, now_ns)
-
-    def _is_losing(self, job: Job) -> bool:
-        """True if the current event is the loss of the job's lane. Timers due at that event's time fire first."""
-        event = self._losing
-        if isinstance(event, events.WorkerLost):
-            assert job.placement is not None
-            return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
-        assert job.placement is not None and event is not None
-        view = self.ledger.leases[job.placement.lease].view
-        if isinstance(event, events.GpuLost):
-            return event.gpu in view.gpus
-        lost = self.ledger.helpers.connection(event.helper)
-        return lost is not None and any(spec.gpu == view.gpu for spec in lost.gpus)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """Queue the job again in its former position: its kernel did not start, and its payload is still in the
@@ -512,7 +497,7 @@ class JobBook:
         self.kernels.renew_demands()
         self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
-        self._route_stacks(now_ns)
+        self.batches.kernels_changed(now_ns)
         self.leasing.round(now_ns)
 
     def _kernels_reloaded(self, event: events.KernelsReloaded, now_ns: int) -> None:
@@ -523,7 +508,7 @@ class JobBook:
         self.kernels.renew_demands()
         self.reload.end_queued(now_ns)
         self.kernels.joined(event.kernels, now_ns)
-        self._route_stacks(now_ns)
+        self.batches.kernels_changed(now_ns)
         for tenant in list(self.ledger.backlogged.values()):
             self._route(tenant, now_ns)  # lanes of other helpers may fit what its jobs need now
         self.leasing.round(now_ns)
@@ -534,7 +519,7 @@ class JobBook:
             return
         leases = self.leasing.helper_lost(gone)
         self.kernels.lost(now_ns)
-        self._route_stacks(now_ns)
+        self.batches.kernels_changed(now_ns)
         self._leases_lost(leases, EndReason.HELPER_LOST, now_ns)
 
     def _gpu_lost(self, event: events.GpuLost, now_ns: int) -> None:
@@ -587,39 +572,6 @@ class JobBook:
         lease = self.ledger.leases.get(job.placement.lease) if job.placement is not None else None
         if lease is not None:
             lease.running_share -= job.share
-
-    def _lane_loading(self, event: events.LaneLoading, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is None:
-            return
-        is_first = self.leasing.lane_loading(lease, event.lane, now_ns)
-        if is_first or self.renewal.lane_loading(lease, event.lane, now_ns):
-            self.limits.watch(lease)
-
-    def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is None:
-            return
-        is_open = self.leasing.lane_ready(lease, event.lane, now_ns)
-        if is_open:
-            self.renewal.settle(lease, now_ns)  # the helper may have reloaded while the lease was opened
-        if is_open or self.renewal.lane_ready(lease, event.lane, now_ns):
-            self._route(self.ledger.tenants[lease.view.tenant], now_ns)
-
-    def _instance_failed(self, event: events.InstanceFailed, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None and (lease.state is LeaseState.CREATING or lease.is_closing):
-            self.leasing.instance_failed(lease, now_ns)
-
-    def _lane_scrubbed(self, event: events.LaneScrubbed, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None:
-            self.leasing.lane_scrubbed(lease, event.lane)
-
-    def _instance_closed(self, event: events.InstanceClosed, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None:
-            self.leasing.instance_closed(lease, now_ns)
 
     # -- time -----------------------------------------------------------------------------------------------------
     def _tick(self, event: events.Tick | events.PluginStarted, now_ns: int) -> None:

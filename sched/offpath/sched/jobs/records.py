@@ -256,13 +256,14 @@ class Lease:
 @dataclass(slots=True, eq=False)
 class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per kind of demand, so that a large job that waits for a
-    large lease does not block small ones, and one for each kernel and stack that batches. ``room``: slices that are being cleared for its next lease. ``failures``:
-    leases in a row that could not be opened. ``outgoing``: sessions of a removed tenant that still wait for answers;
-    they keep that state if the tenant is added again. ``need_timer_ns``: when its need is checked next, 0 for never.
-    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, may be
-    overtaken: it has a deadline, it batches, or more than R decides which instances it fits). ``stacked``: of the
-    queued jobs those that batch; ``ripe_timer_ns``: when the first of them stops waiting for others. ``stranded``: queued jobs, by number,
-    of kernels that no helper has; they are in no queue and not in ``waiting``."""
+    large lease does not block small ones, and one for each kernel and stack that batches. ``room``: slices that are
+    being cleared for its next lease. ``failures``: leases in a row that could not be opened. ``outgoing``: sessions
+    of a removed tenant that still wait for answers; they keep that state if the tenant is added again.
+    ``need_timer_ns``: when its need is checked next, 0 for never. ``service``: run times of its kernels, by kernel.
+    ``waiting``: count of queued jobs by (priority, kernel, R, may be overtaken: it has a deadline, it batches, or
+    more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
+    when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
+    has; they are in no queue and not in ``waiting``."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
