@@ -102,12 +102,13 @@ class Batches:
         """The head of a ripe queue has a lane, and its copy is ordered: take along those behind it that fit."""
         assert leader.placement is not None
         lease = self._ledger.leases[leader.placement.lease]
+        queue.pop()
+        tenant.went(leader)
         most_rows, most_bytes = self._most_rows(leader, queue, now_ns), lease.view.landing_bytes - PADDING_BYTES
-        rows = nbytes = 0
-        members: list[Job] = []
+        rows, nbytes, members = leader.rows, leader.demand.payload_bytes, [leader]
         while (job := queue.peek()) is not None and len(members) < MOST_MEMBERS:
             rows, nbytes = rows + job.rows, nbytes + job.demand.payload_bytes
-            if members and (rows > most_rows or nbytes > most_bytes or job.is_due(now_ns)):
+            if rows > most_rows or nbytes > most_bytes or job.is_due(now_ns):
                 break
             queue.pop()
             tenant.went(job)
@@ -127,14 +128,16 @@ class Batches:
         self._ledger.out.append(copying(batch))
 
     def _most_rows(self, leader: Job, queue: JobHeap, now_ns: int) -> int:
-        """Rows of the next batch: as many as the kernel takes, or a preferred size if none of the jobs is late."""
+        """Rows of the next batch: as many as the kernel takes, or a preferred size if none of the jobs is late.
+        ``queue``: without the leader."""
         kernel = self._ledger.kernels.get(leader.kernel)
         batching = kernel.batching if kernel is not None else None
         if batching is None:
             return 0
-        if queue.rows >= batching.max_rows or queue.is_aged(now_ns):
+        rows = leader.rows + queue.rows
+        if rows >= batching.max_rows or leader.ripe_ns <= now_ns or queue.is_aged(now_ns):
             return batching.max_rows
-        return max((size for size in batching.preferred if size <= queue.rows), default=batching.max_rows)
+        return max((size for size in batching.preferred if size <= rows), default=batching.max_rows)
 
     def copied(self, batch: Batch, event: events.CopyDone, now_ns: int) -> bool:
         """All copies of the batch have ended. False: this is another copy."""

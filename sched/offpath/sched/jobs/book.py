@@ -473,7 +473,6 @@ class JobBook:
         slot."""
         tenant = self.ledger.tenants[job.demand.tenant]
         self._leave_lane(job, now_ns)
-        job.demand = self.kernels.renewed(job, tenant) or job.demand  # its helper may have reloaded meanwhile
         if reason := self._withdrawn(job):
             self._end(job, JobState.CANCELLED, reason, now_ns)
             return
@@ -558,7 +557,10 @@ class JobBook:
         run twice."""
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
-        elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS and not self._withdrawn(job)):
+            return
+        tenant = self.ledger.tenants[job.demand.tenant]
+        job.demand = self.kernels.renewed(job, tenant) or job.demand  # its helper may have reloaded meanwhile
+        if not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS and not self._withdrawn(job)):
             self._requeue(job, now_ns)
         else:
             self._stopped(job)

@@ -352,8 +352,9 @@ class JobHeap:
 
     def is_aged(self, now_ns: int) -> bool:
         """True if one of the jobs has waited for others as long as it may."""
-        if self._ripe_ns <= now_ns:  # else none has; this one may have left
-            self._ripe_ns = min([job.ripe_ns for job in self.waiting()])
+        if not self.rows or self._ripe_ns > now_ns:
+            return False
+        self._ripe_ns = min([job.ripe_ns for job in self.waiting()])  # the former minimum may have left
         return self._ripe_ns <= now_ns
 
     def peek(self) -> Job | None:
