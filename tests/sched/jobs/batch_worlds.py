@@ -22,6 +22,11 @@ def kernel(random: Random, drawn: events.Kernel) -> events.Kernel:
     )  # fmt: skip
 
 
+def session(random: Random, open_: Sequence[int], drawn: int) -> int:
+    """Most requests come from the same two sessions, or they would seldom meet."""
+    return random.choice(open_[:2]) if random.random() < 0.8 else drawn
+
+
 def stacked(
     random: Random, event: events.JobSubmitted, kernel: int
 ) -> events.JobSubmitted | events.StackSubmitted:  # fmt: skip
@@ -29,8 +34,9 @@ def stacked(
     if random.random() < 0.15:
         return event
     if random.random() < 0.8:
-        event = replace(event, kernel=kernel, share=0, payload_bytes=random.choice((0, 1, 1_000)))
-    return events.StackSubmitted(event, random.choice((0, 1, 1, 1, 2, 3, 5, 40)), random.choice((0, 7, 7, 7, 7, 8)))
+        event = replace(event, kernel=kernel, share=0, payload_bytes=random.choice((0, 1, 1_000)),
+                        is_idempotent=random.random() < 0.6)  # fmt: skip
+    return events.StackSubmitted(event, random.choice((0, *[1] * 8, 2, 3, 5, 40)), random.choice((0, *[7] * 12, 8)))
 
 
 def result(random: Random, event: events.ResultArrived, members: Sequence[int]) -> events.Event:

@@ -37,7 +37,7 @@ REACHED = {
     "memory stated", "R by model", "needs renewed", "fewer lanes for memory", "no_gpu_model", "no_instance_memory",
     "kernel_not_permitted",
     "batch", "batch by size", "batch by delay", "batch of several sessions", "batch partly failed", "batch closed up",
-    "CANCELLED in a batch", "EXPIRED in a batch", "COMPLETED in a batch", "batch launched again",
+    "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again",
     "kernels reloaded", "lane renewed", "renewed again", "kill a renewal", "lost while renewed",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip

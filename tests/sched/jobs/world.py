@@ -286,6 +286,8 @@ class World:
         if not open_:
             return self._open_session()
         session = random.choice(open_)
+        if self.is_batching:
+            session = batch_worlds.session(self.stacks, open_, session)
         is_odd = random.random() < 0.06
         last = shadow.last_id[session]
         kernel = random.choice((1, 1, 2, 3, 4))
