@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
-from offpath.host_helper.demands import parse_demand, parse_memory
+from offpath.host_helper.demands import Batching, parse_batching, parse_demand, parse_memory
 
 KernelFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=KernelFunction)
@@ -37,7 +37,8 @@ class Kernel:
     measurements (`offpath.host_helper.rightsizing`), and ``demand`` is 100 until then. ``memory_bytes``: device memory
     that its worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
-    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
+    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`. ``batching``: how requests
+    share its launches; None: they do not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Kernel:
     models: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: int = 0
     is_auto: bool = False
+    batching: Batching | None = None
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -143,6 +145,9 @@ class KernelTable:
         pre: KernelFunction | None = None,
         post: KernelFunction | None = None,
         tensors: str = "numpy",
+        max_batch: int = 0,
+        max_queue_delay_us: int = 0,
+        preferred_batch_sizes: Sequence[int] = (),
     ) -> Callable[[_F], _F]:
         """Register the decorated function under ``name``.
 
@@ -158,9 +163,15 @@ class KernelTable:
             tensors: what the function gets. "numpy": numpy arrays over the lane's memory; where that is a GPU's, copies
                 of it. "torch", "cupy": tensors of that library over the lane's memory, on the lane's device and stream.
                 "pointer": `LaneTensor`s, for code that creates its own tensors (``torch.from_dlpack``).
+            max_batch: rows, the first dimension of the tensors, of one launch; 0 or 1: each request has its own launch.
+                Requests of one tenant whose tensors agree in dtype and further dimensions share a launch. Every tensor
+                that the function returns must have as many rows as its arguments.
+            max_queue_delay_us: how long a request waits for others, if fewer rows are there. 0: only while no lane is
+                free.
+            preferred_batch_sizes: rows at which a batch does not wait longer.
 
-        Raises: ValueError: a demand or a memory out of range, a duplicate or invalid name, an unknown ``tensors`` or
-        one whose library is not installed, or more kernels than a helper may offer.
+        Raises: ValueError: a demand, a memory or a batch size out of range, a duplicate or invalid name, an unknown
+        ``tensors`` or one whose library is not installed, or more kernels than a helper may offer.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -171,6 +182,7 @@ class KernelTable:
         try:
             share, models = parse_demand(demand) if demand != "auto" else (100, {})
             memory_bytes = parse_memory(memory)
+            batching = parse_batching(max_batch, max_queue_delay_us, preferred_batch_sizes)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
@@ -182,7 +194,7 @@ class KernelTable:
 
         def register(function: _F) -> _F:
             self.kernels[name] = Kernel(
-                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto"
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching
             )
             return function
 
