@@ -14,6 +14,7 @@ from offpath.bindings.errors import HostMessageError
 from offpath.bindings.native import pack_answer
 from offpath.bindings.ports import CopyCompletion
 from offpath.bindings.wire import host
+from offpath.dpu_daemon.requests.batch_answers import BatchAnswers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.requests.copies import Copies
@@ -74,6 +75,7 @@ class Answers:
         """Answers of jobs whose result is still being copied: the result must not land after the answer."""
         self.unwritten: dict[int, commands.Answer] = {}
         """After a restart: decided answers whose result only the worker may still have."""
+        self._batches = BatchAnswers(self, book_loop, copies, workers)
         self._unproven: dict[LaneConnection, tuple[JobRef, host.Result]] = {}
         """Fetched results that need a pong: only it proves that the worker lived during the copy."""
         book_loop.on(commands.Answer, self.write)
@@ -96,13 +98,21 @@ class Answers:
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
-        if ref.fetching is link or link in self._unproven or (ref.waiting is not None and ref.waiting[0] is link):
+        if link.batch is not None:
+            if link.batch.has_result:
+                raise HostMessageError("second_result", str(result.job))
+            link.batch.has_result = True
+        elif ref.fetching is link or link in self._unproven or (ref.waiting is not None and ref.waiting[0] is link):
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
-        self._take(ref, link, result)
+        self.take(ref, link, result)
 
-    def _take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
+    def take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
+        """Handle the result of a launch; ``ref``: its job, or a member of its batch. Raises: HostMessageError."""
+        if link.batch is not None:
+            self._batches.take(link.batch, link, result)
+            return
         if ref.is_answered or ref.session.is_closed:
             self._finished(ref, result, RESULT_REASON[result.status])
             return
@@ -140,11 +150,15 @@ class Answers:
         if result.job != link.resent or result.finished_ns < result.started_ns:
             raise HostMessageError("foreign_job", str(result.job))
         link.resent = 0
-        # Before `_take`: a launch that follows from this result must not look like one that was lost.
+        # Before `take`: a launch that follows from this result must not look like one that was lost.
         self._workers.lane_is_back(link)
+        if result.generation != link.generation or self._batches.take_again(result):
+            return
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
-        if ref is not None and result.generation == link.generation:
-            self._take(ref, link, result)
+        if link.batch is not None:
+            self._batches.take(link.batch, link, result)
+        elif ref is not None:
+            self.take(ref, link, result)
 
     def give_up_unwritten(self) -> None:
         """No worker holds these results: answer that the jobs ran with an unknown outcome."""
@@ -197,10 +211,12 @@ class Answers:
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._workers.holds(waiting[0]):
-            self._take(ref, *waiting)
+            self.take(ref, *waiting)
 
     def proven(self, link: LaneConnection, number: int) -> None:
         """The worker's pong came after its result was fetched. Raises: HostMessageError: there was no such ping."""
+        if self._batches.proven(link, number):
+            return
         ref, result = self._unproven.get(link, (None, None))
         if ref is None or result is None or ref.job != number:
             raise HostMessageError("foreign_job", str(number))
@@ -210,6 +226,7 @@ class Answers:
     def forget(self, link: LaneConnection) -> None:
         """The worker is gone: discard its unproven result."""
         self._unproven.pop(link, None)
+        self._batches.forget(link)
 
     def _ended(self, ref: JobRef, link: LaneConnection, result: host.Result, reason: EndReason) -> None:
         """The lane's part is done. If its worker died meanwhile, the book knows, and the result is discarded."""

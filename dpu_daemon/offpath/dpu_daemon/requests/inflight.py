@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from offpath.bindings.ports import FabricSession, HostConnection, Invitation, Memory
-from offpath.bindings.wire.header import RequestHeader
+from offpath.bindings.wire.header import RequestHeader, Tensor
 from offpath.bindings.wire.host import Result
 
 
@@ -50,6 +50,29 @@ class JobRef:
         self.detail = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A job of a batch and its rows. ``ref`` None: it has its answer, and its rows are thrown away."""
+
+    job: int
+    ref: JobRef | None
+    first_row: int
+    rows: int
+
+
+@dataclass(slots=True, eq=False)
+class LaneBatch:
+    """The batch in a lane: ``tensors`` of all members together, also ``packed`` for the launch."""
+
+    leader: int
+    members: tuple[Member, ...]
+    rows: int
+    tensors: tuple[Tensor, ...]
+    packed: bytes
+    payload_bytes: int
+    has_result: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class LaneConnection:
     """A lane's worker: its channel, and its memory as the copy engine accesses it."""
@@ -67,6 +90,8 @@ class LaneConnection:
     load_ms: int = 0
     ref: JobRef | None = None
     """The job whose payload was last sent here."""
+    batch: LaneBatch | None = None
+    """The batch that was last sent here, if it was one."""
     last_job: int = 0
     """The last launch that a reattached worker had received."""
     resent: int = 0

@@ -88,13 +88,15 @@ def scattered(member: Sequence[Tensor], batch: Sequence[Tensor], first_row: int)
         yield Part(own.offset, at, own.nbytes)
 
 
-def result_tensors(packed: bytes, result_bytes: int, rows: int) -> tuple[Tensor, ...] | None:
+def result_tensors(packed: bytes, result_bytes: int, rows: int, *, is_least: bool = False) -> tuple[Tensor, ...] | None:
     """The tensors of a batch's result. None: not every one of them has ``rows`` rows, so the members' cannot be told
-    apart."""
+    apart. ``is_least``: some members are not known any more, so there may be more rows."""
     try:
         tensors = unpack_tensors(packed, result_bytes)
     except HeaderError:
         return None
+    if is_least and tensors and tensors[0].dims:
+        rows = max(rows, tensors[0].dims[0])
     has_rows = all(tensor.dims and tensor.dims[0] == rows for tensor in tensors)
     return tensors if has_rows and (tensors or not result_bytes) else None
 

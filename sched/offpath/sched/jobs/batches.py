@@ -231,8 +231,10 @@ class Batches:
         """The launch has ended: every member gets its rows, or its own reason."""
         failed = dict(event.failed) if isinstance(event, events.BatchResult) else {}
         batch.is_ending = True
-        for job in list(batch.members):
-            job.is_running = False
+        first_row = 0
+        for job in batch.members:
+            job.led_by, job.first_row, job.is_running = event.job, first_row, False
+            first_row += job.rows
         for job in list(batch.members):
             if job.state >= FIRST_TERMINAL:
                 self._leave_lane(job, now_ns)

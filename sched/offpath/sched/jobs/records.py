@@ -107,7 +107,8 @@ class Job:
     GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's.
 
     ``stack``: jobs of a kernel with the same number may share a launch; 0: it has its own. ``rows``: its part of one.
-    ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on."""
+    ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on. Of the
+    batch whose launch has ended, ``led_by`` is the leader, and ``first_row`` where its rows were."""
 
     job: int
     session: int
@@ -137,6 +138,8 @@ class Job:
     stack: int = 0
     ripe_ns: int = 0
     batch: Batch | None = None
+    led_by: int = 0
+    first_row: int = 0
 
     @property
     def queue_kind(self) -> QueueKind:
