@@ -98,21 +98,22 @@ class Answers:
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
-        if link.batch is not None:
-            if link.batch.has_result:
-                raise HostMessageError("second_result", str(result.job))
-            link.batch.has_result = True
-        elif ref.fetching is link or link in self._unproven or (ref.waiting is not None and ref.waiting[0] is link):
+        if ref.fetching is link or link in self._unproven or (ref.waiting is not None and ref.waiting[0] is link):
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
+        if link.batch is not None:
+            self._batches.noted(link.batch, result)
         self.take(ref, link, result)
 
     def take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Handle the result of a launch; ``ref``: its job, or a member of its batch. Raises: HostMessageError."""
         if link.batch is not None:
             self._batches.take(link.batch, link, result)
-            return
+        else:
+            self._take(ref, link, result)
+
+    def _take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         if ref.is_answered or ref.session.is_closed:
             self._finished(ref, result, RESULT_REASON[result.status])
             return

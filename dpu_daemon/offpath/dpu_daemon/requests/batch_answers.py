@@ -51,6 +51,13 @@ class BatchAnswers:
         self._unproven: dict[LaneConnection, _Split] = {}
         """Fetched results that need a pong, as in `Answers`."""
 
+    @staticmethod
+    def noted(batch: LaneBatch, result: host.Result) -> None:
+        """A worker reports the end of the batch. Raises: HostMessageError: it has before."""
+        if batch.has_result:
+            raise HostMessageError("second_result", str(result.job))
+        batch.has_result = True
+
     def take(self, batch: LaneBatch, link: LaneConnection, result: host.Result) -> None:
         """Handle the result of the lane's batch. Raises: HostMessageError: it is invalid."""
         if not result.is_inline and result.result_bytes > link.result_bytes:
