@@ -92,7 +92,7 @@ class Daemon:
         sessions = SessionTable(
             book_loop, answers.track, pacing, self.store, self.counters, lambda: self.settings.config.limits
         )
-        self.payloads = payloads = Payloads(book_loop, copies, answers.refs, lanes)
+        payloads = Payloads(book_loop, copies, answers.refs, lanes)
         reattachment = Reattachment(book_loop, lanes, config.durability, payloads.in_flight, answers.give_up_unwritten)
         kernels = KernelRegistry(book.ledger)
         self.host = HostSide(

@@ -5,10 +5,10 @@ On the request path: no task, no log line. The daemon reads descriptors only, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from offpath.bindings.ports import CopyCompletion
-from offpath.bindings.wire.header import Tensor, pack_tensors, unpack_tensors
+from offpath.bindings.ports import CopyCompletion, Memory
+from offpath.bindings.wire.header import pack_tensors, unpack_tensors
 from offpath.dpu_daemon.hosts.lanes import Lanes
 from offpath.dpu_daemon.requests import stacking
 from offpath.dpu_daemon.requests.book_loop import BookLoop
@@ -46,7 +46,7 @@ class Batches:
         if key in self._lanes.awaited:
             return  # posted when its worker has reattached and sent its pending result
         link = self._lanes.links.get(key)
-        batch = self.of(command.members, command.rows)
+        batch = lane_batch(command.members, command.rows, self._refs)
         if link is None or link.memory is None or batch is None or not self._may_copy(command, batch, link):
             self._book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
             return
@@ -57,23 +57,6 @@ class Batches:
             self._lanes.flush_soon()
         self._ended(flight, self._book_loop.defer)
 
-    def of(self, members: Sequence[tuple[int, int]], rows: int) -> LaneBatch | None:
-        """The batch of these jobs, each with its first row. A job that has its answer, or whose header is lost, keeps
-        its rows. None: the tensors of two do not stack. Without tensors: no header is known."""
-        found: list[Member] = []
-        tensors: tuple[Tensor, ...] = ()
-        for (job, first_row), (_, next_row) in zip(members, [*members[1:], (0, rows)], strict=True):
-            ref = self._refs.get(job)
-            found.append(Member(job, ref, first_row, next_row - first_row))
-            if ref is None or ref.is_spoilt:
-                continue
-            own = unpack_tensors(ref.header.tensors, ref.header.payload_bytes)
-            whole = stacking.laid_out(stacking.shape_of(own), rows)
-            if any(tensor.dims[:1] != (next_row - first_row,) for tensor in own) or (tensors and whole != tensors):
-                return None  # the book's stacks are digests: two shapes of one digest must not meet in a lane
-            tensors = whole
-        return LaneBatch(members[0][0], tuple(found), rows, tensors, pack_tensors(tensors), stacking.end_of(tensors))
-
     def _may_copy(self, command: commands.CopyBatch, batch: LaneBatch, link: LaneConnection) -> bool:
         """False: the book never plans it. An engine whose workers copy would give this worker a session's memory."""
         tenant = self._lanes.orders[command.lease].command.tenant
@@ -82,26 +65,16 @@ class Batches:
         return is_known and batch.payload_bytes <= link.landing_bytes
 
     def _post(self, batch: LaneBatch, flight: _Flight) -> None:
-        """Post all copies, tensor by tensor, so that the last one ends where the payload does."""
         memory = flight.link.memory
         assert memory is not None
-        for number in range(len(batch.tensors)):
-            for member in batch.members:
-                ref = member.ref
-                if ref is None or ref.is_spoilt or ref.session.is_closed:
-                    continue  # it has its answer: its rows are closed up, or thrown away
-                fabric, header = ref.session.fabric, ref.header
-                own = unpack_tensors(header.tensors, header.payload_bytes)
-                parts = tuple(stacking.scattered(own, batch.tensors, member.first_row))
-                part, at = parts[number], fabric.payload_offset(ref.slot)
-                flight.left += 1
-                done = self._copies.post(
-                    fabric.slots, at + part.source, memory, part.target, part.nbytes, self._landed, flight,
-                    flight.link.lease,
-                )  # fmt: skip
-                if done is not None:
-                    flight.left -= 1
-                    flight.has_failed |= done.error is not None
+        for source, part in parts_of(batch):
+            flight.left += 1
+            done = self._copies.post(
+                source, part.source, memory, part.target, part.nbytes, self._landed, flight, flight.link.lease
+            )
+            if done is not None:
+                flight.left -= 1
+                flight.has_failed |= done.error is not None
 
     def _landed(self, flight: _Flight, done: CopyCompletion) -> None:
         if done.error is not None:  # report an unreachable lane as lost before the failed copy
@@ -114,13 +87,40 @@ class Batches:
         if not flight.left:
             report(events.CopyDone(flight.job, flight.attempt, flight.has_failed))
 
-    def copy_again(self, batch: LaneBatch, link: LaneConnection) -> None:
-        """Have the worker copy the payload that a launch follows, as `Recovery` has it for a single job."""
-        nothing = commands.CopyBatch(0, 0, link.lease, link.lane, batch.rows, ())
-        flight = _Flight(nothing, link)
-        flight.left = -1 << 30  # reports nothing
-        self._post(batch, flight)
-
     def in_flight(self) -> set[tuple[int, int]]:
         """The batches that are being copied, as (leader, attempt)."""
         return {(flight.job, flight.attempt) for flight in self._copies.contexts(self._landed)}
+
+
+def lane_batch(members: Sequence[tuple[int, int]], rows: int, refs: Mapping[int, JobRef]) -> LaneBatch | None:
+    """The batch of these jobs, each with its first row. A job that has its answer, or whose header is lost, keeps
+    its rows. None: the tensors of two do not stack. Without tensors: no header is known."""
+    found: list[Member] = []
+    shape: stacking.Shape = ()
+    for (job, first_row), (_, next_row) in zip(members, [*members[1:], (0, rows)], strict=True):
+        ref = refs.get(job)
+        found.append(Member(job, ref, first_row, next_row - first_row))
+        if ref is None or ref.is_spoilt:
+            continue
+        own = unpack_tensors(ref.header.tensors, ref.header.payload_bytes)
+        mine = stacking.shape_of(own)
+        if any(tensor.dims[:1] != (next_row - first_row,) for tensor in own) or mine != (shape or mine):
+            return None  # the book's stacks are digests: two shapes of one digest must not meet in a lane
+        shape = mine
+    tensors = stacking.laid_out(shape, rows)
+    return LaneBatch(members[0][0], tuple(found), rows, tensors, pack_tensors(tensors), stacking.end_of(tensors))
+
+
+def parts_of(batch: LaneBatch) -> Iterator[tuple[Memory, stacking.Part]]:
+    """The copies of a batch: from which memory, and where to in the lane. Tensor by tensor, so that the last one ends
+    where the payload does."""
+    for number, whole in enumerate(batch.tensors):
+        for member in batch.members:
+            ref = member.ref
+            if ref is None or ref.is_spoilt or ref.session.is_closed:
+                continue  # it has its answer: its rows are closed up, or discarded
+            own = unpack_tensors(ref.header.tensors, ref.header.payload_bytes)[number : number + 1]
+            fabric = ref.session.fabric
+            for part in stacking.scattered(own, (whole,), member.first_row):
+                at = fabric.payload_offset(ref.slot) + part.source
+                yield fabric.slots, stacking.Part(at, part.target, part.nbytes)

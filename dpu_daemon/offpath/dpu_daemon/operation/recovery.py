@@ -20,8 +20,9 @@ from offpath.bindings.ports import CopyCompletion, FabricSession
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.notify import close_all
+from offpath.dpu_daemon.hosts.batches import lane_batch, parts_of
 from offpath.dpu_daemon.ingress.admission import Admission
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneBatch, LaneConnection
 from offpath.dpu_daemon.requests.sessions import Session, memory_name
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.batches import copying
@@ -241,8 +242,7 @@ class Recovery:
             else:
                 loop.dispatch(events.CopyDone(*batch.copy, error=True))
             return
-        batches = daemon.payloads.batches
-        in_lane = batches.of(command.members, command.rows)
+        in_lane = lane_batch(command.members, command.rows, answers.refs)
         is_lost = leader.is_running and link.last_job != leader.job
         spoilt = [job for job in live if answers.refs[job.job].is_spoilt]
         if is_lost and not live:
@@ -255,9 +255,8 @@ class Recovery:
         else:
             link.ref = answers.refs.get(leader.job) or answers.leaving.get(leader.job)
             link.batch = in_lane
-            if (is_lost or not leader.is_running) and in_lane is not None and daemon.requests.engine.keeps_back:
-                batches.copy_again(in_lane, link)
-                daemon.host.lanes.flush_soon()
+            if is_lost or not leader.is_running:
+                self._copy_batch_again(in_lane, link)
             if is_lost:
                 loop.repeat(
                     commands.Launch(
@@ -274,6 +273,15 @@ class Recovery:
         fabric = ref.session.fabric
         source, nbytes = fabric.payload_offset(ref.slot), ref.header.payload_bytes
         copies.post(fabric.slots, source, link.memory, 0, nbytes, _ignored, None, link.lease)
+        self._daemon.host.lanes.flush_soon()
+
+    def _copy_batch_again(self, batch: LaneBatch | None, link: LaneConnection) -> None:
+        """As `_copy_again`, for a batch."""
+        copies = self._daemon.requests.copies
+        if not copies.engine.keeps_back or link.memory is None or batch is None:
+            return
+        for source, part in parts_of(batch):
+            copies.post(source, part.source, link.memory, part.target, part.nbytes, _ignored, None, link.lease)
         self._daemon.host.lanes.flush_soon()
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneConnection) -> None:

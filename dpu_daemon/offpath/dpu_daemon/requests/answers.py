@@ -6,8 +6,7 @@ On the request path: no task, no log line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
 from offpath.bindings import faults
 from offpath.bindings.errors import HostMessageError
@@ -18,7 +17,7 @@ from offpath.dpu_daemon.requests.batch_answers import BatchAnswers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.requests.copies import Copies
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection, Workers
 from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES, RequestStats
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
@@ -28,32 +27,6 @@ _WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
 """A job may expire or overrun just as its result arrives; its answer must not carry the result."""
 _Copied = tuple[JobRef, LaneConnection, host.Result]
 """A result that is being copied out of a lane."""
-
-
-class Workers(Protocol):
-    """The interface to the lanes' workers."""
-
-    @property
-    def awaited(self) -> Collection[tuple[int, int]]:
-        """After a restart: lanes whose workers are expected back."""
-
-    def holds(self, link: LaneConnection) -> bool:
-        """True while the lane's worker is connected."""
-
-    def worker_gone(self, link: LaneConnection, why: str) -> None:
-        """The lane is lost."""
-
-    def copy_failed(self, link: LaneConnection, why: str) -> None:
-        """A copy into or out of the lane ended in an error."""
-
-    def request_proof(self, link: LaneConnection, number: int) -> bool:
-        """Ping the worker; its pong goes to `Answers.proven`. False: the ping cannot be sent."""
-
-    def lane_is_back(self, link: LaneConnection) -> None:
-        """An awaited worker has reattached and sent its pending result."""
-
-    def gpu_index(self, lease: int) -> int:
-        """The lease's GPU as the answer header names it."""
 
 
 class Answers:

@@ -5,7 +5,7 @@ On the request path: no task, no log line. A result in a lane is fetched by scat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from offpath.bindings.errors import HostMessageError
 from offpath.bindings.ports import CopyCompletion
@@ -15,13 +15,24 @@ from offpath.dpu_daemon.requests import stacking
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import RESULT_REASON
 from offpath.dpu_daemon.requests.copies import Copies
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneBatch, LaneConnection, Member
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneBatch, LaneConnection, Member, Workers
 from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES
-from offpath.sched.jobs import events
+from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.requests.answers import Answers, Workers
+
+class Owner(Protocol):
+    """The answers of all launches, of which these are a part."""
+
+    refs: dict[int, JobRef]
+    held: dict[int, commands.Answer]
+    unwritten: dict[int, commands.Answer]
+
+    def take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
+        """Handle a result that waited."""
+
+    def write(self, command: commands.Answer) -> None:
+        """Write an answer."""
 
 
 class _Split:
@@ -42,7 +53,7 @@ class _Split:
 class BatchAnswers:
     """The part of `Answers` for launches with several jobs."""
 
-    def __init__(self, answers: Answers, book_loop: BookLoop, copies: Copies, workers: Workers) -> None:
+    def __init__(self, answers: Owner, book_loop: BookLoop, copies: Copies, workers: Workers) -> None:
         self._answers = answers
         self._book_loop = book_loop
         self._ledger = book_loop.book.ledger

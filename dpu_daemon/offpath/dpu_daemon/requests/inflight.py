@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,3 +97,30 @@ class LaneConnection:
     """The last launch that a reattached worker had received."""
     resent: int = 0
     """The job whose result a reattached worker sends again: it cannot know whether the daemon received it."""
+
+
+class Workers(Protocol):
+    """The interface to the lanes' workers."""
+
+    @property
+    def awaited(self) -> Collection[tuple[int, int]]:
+        """After a restart: lanes whose workers are expected back."""
+
+    def holds(self, link: LaneConnection) -> bool:
+        """True while the lane's worker is connected."""
+
+    def worker_gone(self, link: LaneConnection, why: str) -> None:
+        """The lane is lost."""
+
+    def copy_failed(self, link: LaneConnection, why: str) -> None:
+        """A copy into or out of the lane ended in an error."""
+
+    def request_proof(self, link: LaneConnection, number: int) -> bool:
+        """Ping the worker; its pong goes to `offpath.dpu_daemon.requests.answers.Answers.proven`. False: the ping cannot
+        be sent."""
+
+    def lane_is_back(self, link: LaneConnection) -> None:
+        """An awaited worker has reattached and sent its pending result."""
+
+    def gpu_index(self, lease: int) -> int:
+        """The lease's GPU as the answer header names it."""

@@ -154,7 +154,7 @@ class Job:
     @property
     def members(self) -> list[Job]:
         """The jobs of its launch."""
-        return self.batch.members if self.batch is not None else [self]
+        return self.batch.members if self.batch else [self]
 
     def is_due(self, now_ns: int) -> bool:
         """True if the deadline has passed: answer the job, do not start it."""
@@ -195,9 +195,8 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Jobs of one tenant, kernel and stack in one lane, in the order of their rows; the first is the leader. Members
-    leave only while no copy and no launch uses their rows. ``copy``: job and attempt of the last `CopyBatch`.
-    ``is_ending``: the rows of members that leave are not closed up."""
+    """Jobs of one tenant, kernel and stack in one lane, in the order of their rows; the first is the leader. ``copy``:
+    job and attempt of the last `CopyBatch`. ``is_ending``: the rows of members that leave are not closed up."""
 
     members: list[Job]
     copy: tuple[int, int]
@@ -308,8 +307,8 @@ class Tenant:
 
     @staticmethod
     def _waiting_kind(job: Job) -> tuple[int, int, int, bool]:
-        may_be_overtaken = job.deadline_ns > 0 or job.stack > 0 or job.demand.is_restricted
-        return job.priority, job.kernel, job.demand.share, may_be_overtaken
+        is_uncertain = job.deadline_ns > 0 or job.stack > 0 or job.demand.is_restricted
+        return job.priority, job.kernel, job.demand.share, is_uncertain
 
     @property
     def backlog(self) -> int:
@@ -355,10 +354,9 @@ class JobHeap:
 
     def is_aged(self, now_ns: int) -> bool:
         """True if one of the jobs has waited for others as long as it may."""
-        if not self.rows or self._ripe_ns > now_ns:
-            return False
-        self._ripe_ns = min([job.ripe_ns for job in self.waiting()])  # the former minimum may have left
-        return self._ripe_ns <= now_ns
+        if self.rows and self._ripe_ns <= now_ns:
+            self._ripe_ns = min([job.ripe_ns for job in self.waiting()])  # the former minimum may have left
+        return self.rows > 0 and self._ripe_ns <= now_ns
 
     def peek(self) -> Job | None:
         """Return the next job."""
