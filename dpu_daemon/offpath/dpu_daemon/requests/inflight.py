@@ -116,8 +116,8 @@ class Workers(Protocol):
         """A copy into or out of the lane ended in an error."""
 
     def request_proof(self, link: LaneConnection, number: int) -> bool:
-        """Ping the worker; its pong goes to `offpath.dpu_daemon.requests.answers.Answers.proven`. False: the ping cannot
-        be sent."""
+        """Ping the worker; its pong goes to `offpath.dpu_daemon.requests.answers.Answers.proven`. False: the ping
+        cannot be sent."""
 
     def lane_is_back(self, link: LaneConnection) -> None:
         """An awaited worker has reattached and sent its pending result."""
