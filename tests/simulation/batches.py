@@ -24,10 +24,13 @@ MOST = 12
 WIDE = 20
 """A row of the result is so many rows long; a full batch's result does not fit a message."""
 
+WAITS: tuple[tuple[int, tuple[int, ...]], ...] = ((0, ()), (2_000, (4,)), (20_000, ()))
+"""Delay and preferred sizes."""
+
 
 def offer(table: KernelTable, world: World, revision: int) -> None:
     """Register the kernel; with each reload it waits for others in another way."""
-    delay_us, preferred = ((0, ()), (2_000, (4,)), (20_000, ()))[(revision + world.setup.requesters) % 3]
+    delay_us, preferred = WAITS[(revision + world.setup.batch_waits) % len(WAITS)]
     table.kernel(
         NAME, demand=14, tensors="pointer", max_batch=MOST, max_queue_delay_us=delay_us,
         preferred_batch_sizes=preferred,

@@ -104,6 +104,8 @@ class Judge:
         self._last_tenancy: dict[tuple[SimGpu, int], Tenancy] = {}
         self._in_batch: dict[int, tuple[tuple[int, int], ...]] = {}
         """Leader → its batch, or itself alone, as last copied: each job with its first row."""
+        self._placed: dict[int, tuple[int, int]] = {}
+        """Job → generation and lane of its last copy."""
         self._code: dict[int, int] = {}
         """Job → the revision of its helper's kernels when it was placed."""
 
@@ -241,7 +243,11 @@ class Judge:
             for job, _ in members:
                 tenants = {self._by_job[each].requester.tenant for each, _ in members}
                 promise(len(tenants) == 1, f"job {job} shares a batch with jobs of {tenants}")
-                self._code[job] = ledger.helpers.by_name[ledger.leases[command.lease].view.helper].revision
+                lease = ledger.leases[command.lease]
+                place = lease.generation, command.lane
+                if self._placed.get(job) != place:  # else its batch is closed up where it is
+                    self._placed[job] = place
+                    self._code[job] = ledger.helpers.by_name[lease.view.helper].revision
 
     def lied_about(self, request: Request) -> None:
         """What its worker says of its launch is worth nothing."""

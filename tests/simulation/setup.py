@@ -80,6 +80,8 @@ class Setup:
     """What the second helper serves; the first serves all kernels."""
     is_batching: bool = False
     """Many requests are of the kernel `rows` (`batches`), which batches."""
+    batch_waits: int = 0
+    """How its requests wait for others, one of `batches.WAITS` at first."""
     plugin_fault: float | None = None
     """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
@@ -192,6 +194,7 @@ def draw_setup(random: Random) -> Setup:
     if setup.is_batching:
         setup.kernels += ("rows",) * (2 * len(setup.kernels))
         setup.requesters += 2
+        setup.batch_waits = aside.randrange(3)
     return setup
 
 
