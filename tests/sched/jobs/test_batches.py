@@ -299,6 +299,17 @@ def test_a_slot_lost_at_a_restart_leaves_the_batch(harness: Harness) -> None:
     assert again == copy_batch(0, (2, 0), (3, 1), rows=2, attempt=1)
 
 
+def test_a_slot_lost_at_a_restart_takes_along_members_that_were_answered_during_the_copy(harness: Harness) -> None:
+    for job in (1, 2, 3):
+        harness.stack(10, job)
+    harness.tick(15)
+    harness.send(16, events.CancelRequested(2))
+    assert harness.send(17, events.SlotLost(1))[1:] == (Copy(3, 1, 1, 0),)
+    assert not harness.book.ledger.leaving
+    assert harness.send(18, events.SlotLost(3))[1:] == ()
+    assert not harness.book.ledger.leases[1].jobs
+
+
 def test_explain_shows_the_batch_its_rows_and_what_it_waits_for(harness: Harness) -> None:
     def of(number: int, at_ms: int) -> str:
         ledger = harness.book.ledger

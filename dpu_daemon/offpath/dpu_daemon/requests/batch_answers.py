@@ -38,7 +38,7 @@ class Owner(Protocol):
 class _Split:
     """A batch's result on its way to its members: what each gets, and how many copies are in flight."""
 
-    __slots__ = ("failed", "has_failed", "left", "link", "reason", "result", "results")
+    __slots__ = ("failed", "has_failed", "left", "link", "own", "reason", "result", "results", "was_fetched")
 
     def __init__(self, link: LaneConnection, result: host.Result) -> None:
         self.link = link
@@ -47,7 +47,9 @@ class _Split:
         self.results: list[tuple[JobRef, host.Result]] = []
         self.failed: list[tuple[int, EndReason]] = []
         self.left = 1  # until all copies are posted
-        self.has_failed = False
+        self.own: dict[JobRef, int] = {}
+        """Copies in flight for each member."""
+        self.has_failed = self.was_fetched = False
 
 
 class BatchAnswers:
@@ -106,38 +108,47 @@ class BatchAnswers:
         if result.is_inline:
             return
         assert link.memory is not None
-        ref.fetching = link
+        ref.fetching, split.was_fetched = link, True
+        split.own[ref] = 1  # until its copies are posted
         for part in share.parts:
             split.left += 1
+            split.own[ref] += 1
             done = self._copies.post(
                 link.memory, link.landing_bytes + part.source, fabric.answers,
-                fabric.result_offset(ref.slot) + part.target, part.nbytes, self._landed, split, link.lease,
+                fabric.result_offset(ref.slot) + part.target, part.nbytes, self._landed, (split, ref), link.lease,
             )  # fmt: skip
             if done is not None:
                 split.left -= 1
+                split.own[ref] -= 1
                 split.has_failed |= done.error is not None
+        self._landed_for(split, ref)
 
-    def _landed(self, split: _Split, done: CopyCompletion) -> None:
+    def _landed(self, copied: tuple[_Split, JobRef], done: CopyCompletion) -> None:
+        split, ref = copied
         if done.error is not None:
             split.has_failed = True
             self._workers.copy_failed(split.link, done.error)
+        self._landed_for(split, ref)
         self._landed_one(split)
+
+    def _landed_for(self, split: _Split, ref: JobRef) -> None:
+        """A copy of this member has ended. After its last one nothing lands in its slot any more."""
+        split.own[ref] -= 1
+        if split.own[ref]:
+            return
+        ref.fetching = None
+        waiting, ref.waiting = ref.waiting, None
+        held = self._answers.held.pop(ref.job, None)
+        if held is not None:
+            self._answers.write(held)  # cancelled or expired while its rows were copied
+        if waiting is not None and self._workers.holds(waiting[0]):
+            self._answers.take(ref, *waiting)
 
     def _landed_one(self, split: _Split) -> None:
         split.left -= 1
         if split.left:
             return
-        link, workers, waiting = split.link, self._workers, []
-        was_fetched = False
-        for ref, _ in split.results:
-            if ref.fetching is link:
-                was_fetched, ref.fetching = True, None
-                if ref.waiting is not None:
-                    waiting.append((ref, *ref.waiting))
-                    ref.waiting = None
-                held = self._answers.held.pop(ref.job, None)
-                if held is not None:
-                    self._answers.write(held)  # cancelled or expired while its rows were copied
+        link, workers, was_fetched = split.link, self._workers, split.was_fetched
         if split.has_failed:  # the requesters' memory does not hold the result
             split.reason, split.failed = EndReason.COPY_FAILED, []
             self._ended(split)
@@ -149,9 +160,6 @@ class BatchAnswers:
                 workers.worker_gone(link, "it cannot be pinged after its result was fetched")
         else:
             self._ended(split)
-        for ref, other, result in waiting:
-            if workers.holds(other):
-                self._answers.take(ref, other, result)
 
     def proven(self, link: LaneConnection, number: int) -> bool:
         """The worker's pong came after its batch's result was fetched. False: no such pong is awaited."""

@@ -147,13 +147,12 @@ class Batches:
         staying = [job for job in batch.members if job.state < FIRST_TERMINAL]
         for job in batch.members:
             job.is_copying = False
-        if not staying or (event.error and not answered):
-            batch.is_ending = True
+        batch.is_ending = event.error and not answered
         leader = batch.members[0]
         assert leader.placement is not None
         lease = self._ledger.leases[leader.placement.lease]
         if answered:  # rows of theirs may have been overwritten meanwhile, and a copy from there may have failed
-            self._part(batch, answered, lease, now_ns)
+            self._part(batch, answered, now_ns)
         elif event.error:
             for job in staying:
                 self._end(job, JobState.FAILED, EndReason.COPY_FAILED, now_ns, 0, 0)
@@ -163,12 +162,13 @@ class Batches:
             self._start(leader, lease, now_ns)
         return True
 
-    def _part(self, batch: Batch, answered: list[Job], lease: Lease, now_ns: int) -> None:
-        """Answered members leave after a copy; the rows of the others are closed up once."""
-        was_ending, batch.is_ending = batch.is_ending, True
+    def _part(self, batch: Batch, answered: list[Job], now_ns: int) -> None:
+        """Answered members leave after a copy; the rows of the others, if there are any, are closed up once."""
+        batch.is_ending = True
         for job in answered:
+            job.is_copying = False
             self._leave_lane(job, now_ns)
-        if not was_ending:
+        if batch.members:
             batch.is_ending = False
             self._close_up(batch)
 
@@ -193,7 +193,8 @@ class Batches:
         if leader in lease.waiting:
             lease.waiting.remove(leader)
         if not (batch.is_ending or batch.members[0].is_running or placement.lane in lease.lost):
-            self._close_up(batch)
+            # None is answered, unless a restart ended the copy.
+            self._part(batch, [other for other in batch.members if other.state >= FIRST_TERMINAL], now_ns)
             self._start_waiting(lease, now_ns)
         return True
 
