@@ -73,6 +73,22 @@ def test_requests_of_several_threads_share_launches_and_each_gets_its_rows(make_
     assert max(rows) <= 16
 
 
+def test_a_batch_of_more_copies_than_one_message_holds_reaches_a_worker_that_copies(make_cluster: Make) -> None:
+    cluster = make_cluster(
+        {"ada": {"max_slots": 256}}, leasing={"keep_warm_ms": 60_000}, datapath={"copy_engine": "cuda"}
+    )
+    needs = {"double": {"demand": 14, "max_batch": 1_024, "max_queue_delay_us": 300_000}}
+    cluster.start_helper({"OFFPATH_TEST_TALLY": str(cluster.folder / "tally")}, needs=needs)
+    with cluster.connect("ada", slots=160, payload_bytes=4_096, result_bytes=4_096) as ada:
+        sent = [(np.full((1, 2, n % 2), n, np.float32), np.array([n], np.float64)) for n in range(150)]
+        waiting = [ada.begin("double", arguments) for arguments in sent]
+        for (array, more), pending in zip(sent, waiting, strict=True):
+            twice, total = pending.result(TIMEOUT).arrays
+            assert np.array_equal(twice, 2 * array)
+            assert total[0] == array.sum() + more[0]
+    assert max(launches(cluster)) > 60, "each request has two copies of 40 bytes, or one"
+
+
 def begin(requester: Requester, kernel: str, *rows: int, **options: Any) -> list[Any]:
     return [requester.begin(kernel, [np.full((n, 2), n, np.uint8)], options=Options(**options)) for n in rows]
 

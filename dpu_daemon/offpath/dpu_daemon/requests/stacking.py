@@ -62,11 +62,11 @@ def shape_of(tensors: Sequence[Tensor]) -> Shape:
 
 
 def laid_out(shape: Shape, rows: int) -> tuple[Tensor, ...]:
-    """Tensors of this shape with that many rows, one behind the other."""
+    """Tensors of this shape with that many rows, one behind the other; those without bytes take no place."""
     tensors, at = [], 0
     for dtype, dims in shape:
         nbytes = rows * row_bytes(dtype, dims)
-        tensors.append(Tensor(dtype, (rows, *dims), at, nbytes))
+        tensors.append(Tensor(dtype, (rows, *dims), at if nbytes else 0, nbytes))
         at += (nbytes + ALIGN - 1) // ALIGN * ALIGN
     return tuple(tensors)
 
