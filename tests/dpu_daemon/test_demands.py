@@ -111,8 +111,14 @@ TWICE = [control.ModelDemand(model="A100-40GB", demand=14)] * 2
 
 
 @pytest.mark.parametrize(
-    "messages", [[about("other")], [about(), about()], [about(models=TWICE)]],
-    ids=["a kernel that it does not serve", "a kernel twice", "a model twice"],
+    "messages",
+    [
+        [about("other")], [about(), about()], [about(models=TWICE)],
+        [about(max_batch=8, preferred_batch_sizes=[4, 2])], [about(max_batch=8, preferred_batch_sizes=[9])],
+    ],
+    ids=[
+        "a kernel that it does not serve", "a kernel twice", "a model twice", "sizes that fall", "a size too large",
+    ],
 )  # fmt: skip
 def test_needs_that_cannot_be_lose_their_helper(cluster: Cluster, messages: list[control.KernelNeeds]) -> None:
     with FakeHost(cluster) as fake:

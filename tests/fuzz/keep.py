@@ -243,6 +243,7 @@ def messages(name: str) -> list[Any]:
             ),
             control.KernelNeeds(name="echo", memory_bytes=6 << 30, models=models[:2]),
             control.KernelNeeds(name="e" * 64, memory_bytes=1 << 50, models=models),
+            control.KernelNeeds(name="echo", max_batch=64, max_queue_delay_us=2_000, preferred_batch_sizes=[8, 16]),
             signature,
             signature.model_copy(update={"inputs": [], "outputs": [], "labels": []}),
             control.KernelsReloaded(revision=1, kernels=[control.KernelOffer(name="echo", demand=14)]),

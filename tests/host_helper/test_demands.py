@@ -139,6 +139,8 @@ def test_the_daemon_gets_models_as_the_gpus_are_named(a100: Gpu) -> None:
 
 def test_the_longest_message_about_a_kernel_fits_the_host_channel() -> None:
     models = [control.ModelDemand(model=f"{'m' * 61}-{n:02}", demand=100) for n in range(fields.MAX_MODELS)]
-    longest = control.KernelNeeds(name="k" * 64, memory_bytes=MAX_MEMORY, models=models)
+    longest = control.KernelNeeds(name="k" * 64, memory_bytes=MAX_MEMORY, models=models,
+                                 max_batch=fields.MAX_BATCH, max_queue_delay_us=fields.MAX_QUEUE_DELAY_US,
+                                 preferred_batch_sizes=[*range(4_089, 4_097)])  # fmt: skip
     assert len(control.encode(longest)) <= MAX_MESSAGE_BYTES
     assert 2 * MAX_MODELS <= fields.MAX_MODELS, "as written, and as drivers name them"

@@ -12,6 +12,7 @@ import pytest
 
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.host_helper import Helper, LaneContext, current_lane
+from offpath.host_helper.demands import Batching
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneMemory, call_kernel, enter_lane
 
 
@@ -67,6 +68,32 @@ def test_without_a_demand_a_kernel_takes_a_whole_gpu() -> None:
     table = KernelTable()
     table.kernel("k")(len)
     assert table.kernels["k"].demand == 100
+
+
+def test_batches_are_declared_with_their_kernel_and_are_off_without_max_batch() -> None:
+    table = KernelTable()
+    table.kernel("plain", max_batch=1)(len)
+    table.kernel("batched", max_batch=32, max_queue_delay_us=2_000, preferred_batch_sizes=(16, 8, 8))(len)
+    assert table.kernels["plain"].batching is None
+    assert table.kernels["batched"].batching == Batching(32, 2_000, (8, 16))
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("max_batch -1", {"max_batch": -1}),
+        ("max_batch 4097", {"max_batch": 4_097}),
+        ("max_batch 0 is not 2", {"max_queue_delay_us": 5}),
+        ("max_batch 1 is not 2", {"max_batch": 1, "preferred_batch_sizes": (1,)}),
+        ("max_queue_delay_us 10000001", {"max_batch": 8, "max_queue_delay_us": 10_000_001}),
+        (r"preferred_batch_sizes \[4, 9\]", {"max_batch": 8, "preferred_batch_sizes": (9, 4)}),
+        (r"preferred_batch_sizes \[0\]", {"max_batch": 8, "preferred_batch_sizes": (0,)}),
+        ("up to 8 sizes", {"max_batch": 64, "preferred_batch_sizes": range(1, 10)}),
+    ],
+)
+def test_batches_that_cannot_be_are_refused_where_they_are_declared(said: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"kernel 'k': .*{said}"):
+        Helper().kernel("k", **wrong)
 
 
 def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:

@@ -1,5 +1,5 @@
-"""A client of the gateway with the standard library alone: TOKEN_FILE. Waits for the model `twice`, then runs it, by JSON
-and by shared memory of this user."""
+"""A client of the gateway with the standard library alone: TOKEN_FILE. Waits for the model `twice`, then runs it, by
+JSON and by shared memory of this user."""
 
 from __future__ import annotations
 

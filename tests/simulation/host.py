@@ -227,18 +227,19 @@ class SimWorker:
 
     def _lied(self, request: Request) -> None:
         """The daemon may drop this worker, and what it said of the request is worth nothing."""
-        self.is_liar = request.is_lied_about = True
-        request.deaths += 1
+        self.is_liar = True
+        self.world.judge.lied_about(request)
 
     def _count_death(self) -> None:
         """Launches that go down with this process: unread, in its hands, or with a result that is still on its way."""
-        if self._last is not None and self._last.answer is None:
-            self._last.deaths += 1
+        for mate in self.world.judge.mates(self._last) if self._last is not None else ():
+            mate.deaths += mate.answer is None
         if self._end is None:
             return
         for message in self._end.inbox:
             if message[0] == host.KIND_LAUNCH:
-                self.world.judge.launch_came(self, *host.parse_launch(message)[:2]).deaths += 1
+                for mate in self.world.judge.mates(self.world.judge.launch_came(self, *host.parse_launch(message)[:2])):
+                    mate.deaths += 1
 
     def die(self) -> None:
         """The process ends, whatever it was doing."""

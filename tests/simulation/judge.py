@@ -27,6 +27,7 @@ from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
 from offpath.sched.jobs.states import FIRST_TERMINAL
 
+from . import batches
 from .gpu import SimGpu, Tenancy
 from .promises import break_promise, promise
 from .wires import Flight, Memory, SessionMemory
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from .requesters import SimRequester
     from .world import World
 
-_MAY_CARRY = (Reason.KERNEL_RAISED, Reason.RESULT_TOO_LARGE, Reason.PAYLOAD_CHECKSUM)
+_MAY_CARRY = (Reason.KERNEL_RAISED, Reason.RESULT_TOO_LARGE, Reason.PAYLOAD_CHECKSUM, Reason.RESULT_NOT_SPLIT)
 _WAKE_SLACK_NS = 2_000_000
 
 
@@ -101,6 +102,10 @@ class Judge:
         self.tenant_changes = 0
         self._last_holder: dict[int, str] = {}
         self._last_tenancy: dict[tuple[SimGpu, int], Tenancy] = {}
+        self._in_batch: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Leader → its batch, or itself alone, as last copied: each job with its first row."""
+        self._placed: dict[int, tuple[int, int]] = {}
+        """Job → generation and lane of its last copy."""
         self._code: dict[int, int] = {}
         """Job → the revision of its helper's kernels when it was placed."""
 
@@ -174,6 +179,7 @@ class Judge:
             has_left = reason is Reason.SESSION_CLOSED and not request.requester.is_there()
             has_no_gpu = reason is Reason.NO_INSTANCE_FITS and self._world.counts["gpu_dies"]
             promise(is_wanted or has_left or has_no_gpu, f"{request} is CANCELLED and nobody asked for that")
+        promise(reason is not Reason.RESULT_NOT_SPLIT, f"{request} is told that its kernel returned other rows")
         if status is Status.FAILED and reason is Reason.COPY_FAILED:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
         if reason is Reason.TENANT_REMOVED:
@@ -199,6 +205,8 @@ class Judge:
 
     # -- what the book heard and said -----------------------------------------------------------------------------
     def book_heard(self, event: events.Event) -> None:
+        if isinstance(event, events.StackSubmitted):
+            event = event.submitted
         if isinstance(event, events.JobSubmitted):
             self.accepted += 1
             session = self.sessions.get(event.session)
@@ -217,8 +225,9 @@ class Judge:
             self.answered += 1
             promise(self._live.pop(command.job, None) is not None, f"job {command.job} gets a second end")
         elif isinstance(command, commands.Launch):
-            promise(command.job in self._live, f"job {command.job} is launched after its end")
-            self._launched[command.job] = command.lease, command.lane, self._world.loop.now_ns
+            for job, _ in self._in_batch.get(command.job, ((command.job, 0),)):
+                promise(job in self._live, f"job {job} is launched after its end")
+                self._launched[job] = command.lease, command.lane, self._world.loop.now_ns
         elif isinstance(command, commands.KillLane):
             self._unwanted.add((command.generation, command.lane))
             for job, (lease, lane, _) in self._launched.items():
@@ -227,9 +236,28 @@ class Judge:
         elif isinstance(command, commands.OpenLease):
             promise(command.generation > self._generation, f"generation {command.generation} does not rise")
             self._generation = command.generation
-        elif isinstance(command, commands.Copy):
+        elif isinstance(command, commands.Copy | commands.CopyBatch):
+            members = command.members if isinstance(command, commands.CopyBatch) else ((command.job, 0),)
+            self._in_batch[command.job] = members
             ledger = self._world.daemon.requests.book.ledger
-            self._code[command.job] = ledger.helpers.by_name[ledger.leases[command.lease].view.helper].revision
+            for job, _ in members:
+                tenants = {self._by_job[each].requester.tenant for each, _ in members}
+                promise(len(tenants) == 1, f"job {job} shares a batch with jobs of {tenants}")
+                lease = ledger.leases[command.lease]
+                place = lease.generation, command.lane
+                if self._placed.get(job) != place:  # else its batch is closed up where it is
+                    self._placed[job] = place
+                    self._code[job] = ledger.helpers.by_name[lease.view.helper].revision
+
+    def lied_about(self, request: Request) -> None:
+        """What its worker says of its launch is worth nothing."""
+        for mate in self.mates(request):
+            mate.is_lied_about = True
+            mate.deaths += 1
+
+    def mates(self, request: Request) -> list[Request]:
+        """The requests of the batch that this one leads, itself first."""
+        return [self._by_job[job] for job, _ in self._in_batch.get(request.job, ())] or [request]
 
     def is_unwanted(self, worker: SimWorker) -> bool:
         """The daemon wants it to be killed."""
@@ -360,10 +388,8 @@ class Judge:
             worker.revision >= needed, f"{request} runs on {worker}, which has code {worker.revision}, not {needed}"
         )
         if owner.is_hostile:  # it may have spoilt its own bytes; nobody else's may be there
-            known = len(seen) < 12 or seen[8:12] in (
-                bytes(4),
-                self._world.number_of(owner.tenant).to_bytes(4, "little"),
-            )
+            number = self._world.number_of(owner.tenant).to_bytes(4, "little")
+            known = len(seen) < 12 or seen[8:12] in (bytes(4), number)
             promise(known, f"{request} runs on bytes of another tenant")
             return
         promise(kernel == request.kernel, f"{request} runs as {kernel}")
@@ -392,7 +418,7 @@ class Judge:
             break_promise(f"{in_flight} jobs are accepted")
         if len(ledger.jobs) > world.slots_given:
             break_promise("more jobs than slots")
-        if len(ledger.leaving) > world.lanes_possible:
+        if sum(not job.is_follower for job in ledger.leaving.values()) > world.lanes_possible:
             break_promise("more jobs leave than there are lanes")
         if len(daemon.requests.answers.refs) > world.slots_given + in_flight:
             break_promise("the shell keeps ended jobs")
@@ -454,4 +480,6 @@ class Judge:
 
 def result_of(kernel: str, payload: bytes) -> bytes:
     """What the kernel makes of a payload."""
+    if kernel == batches.NAME:
+        return batches.result_of(payload)
     return payload[::-1] * 40 if kernel == "large" else payload[::-1]

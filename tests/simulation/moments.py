@@ -22,6 +22,7 @@ MOST = 400
 SCENES: dict[str, dict[str, Any]] = {
     "one-lane": {"inline_copies": 1.0},
     "two-lanes-copies-fly": {"inline_copies": 0.0, "kernel_ns": 50 * MS, "leasing": {**QUIET.leasing, "lanes": 2}},
+    "batch": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_batching": True, "batch_waits": 1},
 }
 ENOUGH = 30_000
 
@@ -115,9 +116,10 @@ def lived(folder: Path, blow: Callable[[World], None], moment: int, scene: str) 
     try:
         world = stage.world
         requesters = [stage.requester("ada"), stage.requester("bob")]
+        is_batch = world.setup.is_batching
         requests = [
-            stage.submit(requesters[0], "small"),
-            stage.submit(requesters[0], "large", is_idempotent=True),
+            stage.submit(requesters[0], "rows" if is_batch else "small"),
+            stage.submit(requesters[0], "rows" if is_batch else "large", is_idempotent=True),
             stage.submit(requesters[1], "whole"),
         ]
         for requester in requesters:

@@ -8,6 +8,7 @@ from offpath.bindings.wire import control
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.offers import kernels_reloaded
 
+from . import batches
 from .setup import HELPER
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Reloading:
         for kernel, demand in KERNELS:
             if self._helper.name == HELPER or kernel in names:
                 table.kernel(kernel, demand=demand, tensors="pointer")(self._helper.world.kernel(kernel))
+        if self._helper.world.setup.is_batching:
+            batches.offer(table, self._helper.world, self.revision)
         return table
 
     def strike(self) -> None:

@@ -20,6 +20,7 @@ from offpath.bindings.wire.header import pack_request
 from offpath.dpu_daemon.ingress.admission import Carrier, Grant
 from offpath.host_helper.slots import Options, Result, SlotTable
 
+from . import batches
 from .judge import Request
 from .promises import promise
 from .reloads import KERNELS
@@ -397,6 +398,11 @@ class SimRequester:
             return
         payload = self._payload()
         name = world.draw_kernel()
+        arrays = [np.frombuffer(payload, np.uint8)]
+        if name == batches.NAME:
+            tag = _TAG.pack(self.number, self._serial, self.world.number_of(self.tenant))
+            payload = batches.payload_of(tag, random.choice((1, 1, 2, 4)))
+            arrays = [batches.array_of(payload)]
         if name not in self._kernels:
             return  # an intruder took the helper's place
         options = Options(
@@ -407,7 +413,7 @@ class SimRequester:
             with_checksum=random.random() < 0.2,
         )
         waiter = Request(self, session.memory, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)
-        waiter.slot = slots.fill(self._kernels[name], [np.frombuffer(payload, np.uint8)], options, waiter)
+        waiter.slot = slots.fill(self._kernels[name], arrays, options, waiter)
         waiter.request_id = int.from_bytes(session.last_header[8:16], "little")
         world.judge.filled(waiter)
         if world.happens("requester_dies_filled"):

@@ -78,6 +78,10 @@ class Setup:
     helpers: int = 1
     second_kernels: tuple[str, ...] = ()
     """What the second helper serves; the first serves all kernels."""
+    is_batching: bool = False
+    """Many requests are of the kernel `rows` (`batches`), which batches."""
+    batch_waits: int = 0
+    """How its requests wait for others, one of `batches.WAITS` at first."""
     plugin_fault: float | None = None
     """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
@@ -186,6 +190,11 @@ def draw_setup(random: Random) -> Setup:
         setup.faults["helper_reloads"] = 0.004 * aside.choice((0.3, 1.0, 3.0))
     if aside.random() < 0.2:
         setup.faults["gpu_dies"] = 0.002
+    setup.is_batching = aside.random() < 0.35
+    if setup.is_batching:
+        setup.kernels += ("rows",) * (2 * len(setup.kernels))
+        setup.requesters += 2
+        setup.batch_waits = aside.randrange(3)
     return setup
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.host_helper.slots import Options
 
+from . import batches
 from .judge import Request
 from .lives import TokenFiles
 from .requesters import MS, SimRequester
@@ -62,10 +63,14 @@ class Stage:
         assert session is not None
         assert slots is not None
         payload = bytes(range(90))
+        arrays = [np.frombuffer(payload, np.uint8)]
+        if kernel == batches.NAME:
+            payload = batches.payload_of(len(slots.waiters).to_bytes(12, "little"), 2)
+            arrays = [batches.array_of(payload)]
         made = Request(requester, session.memory, -1, 0, kernel, payload, is_idempotent, budget_ms * MS)
         made.slot = slots.fill(
             requester._kernels[kernel],
-            [np.frombuffer(payload, np.uint8)],
+            arrays,
             Options(budget_ms=budget_ms, is_idempotent=is_idempotent),
             made,
         )

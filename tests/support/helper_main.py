@@ -171,6 +171,13 @@ def tally(tag: Array) -> Array:
     return tag.copy()
 
 
+@helper.kernel("double", demand=14)
+def double(array: Array, more: Array) -> tuple[Array, Array]:
+    """Two results with a row for each row of the arguments; its launches can be counted by their rows."""
+    os.write(tally_file(), f"{len(array)}\n".encode())
+    return 2 * array, array.sum(axis=tuple(range(1, array.ndim)), dtype=np.float64) + more
+
+
 @functools.cache
 def tally_file() -> int:
     return os.open(os.environ["OFFPATH_TEST_TALLY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

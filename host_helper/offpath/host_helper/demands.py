@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from offpath.bindings.errors import OptionRefused
 from offpath.bindings.mig import gpu_models, is_named
 from offpath.bindings.ports import Gpu
 from offpath.bindings.wire import control
-from offpath.bindings.wire.fields import MAX_GPUS
+from offpath.bindings.wire.fields import MAX_BATCH, MAX_GPUS, MAX_PREFERRED, MAX_QUEUE_DELAY_US
 
 MAX_MODELS: Final = 16
 """GPU models that one kernel can name."""
@@ -23,6 +24,15 @@ _SHARES: Final = frozenset((*range(1, 101), *range(200, 100 * MAX_GPUS + 1, 100)
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,3})?) ?([KMGT]iB|B|)")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How a kernel's requests share launches, see `offpath.host_helper.kernels.KernelTable.kernel`."""
+
+    max_batch: int
+    max_queue_delay_us: int
+    preferred_batch_sizes: tuple[int, ...]
 
 
 class Needy(Protocol):
@@ -43,6 +53,24 @@ class Needy(Protocol):
     @property
     def memory_bytes(self) -> int:
         """Device memory of its worker; 0: not stated."""
+
+    @property
+    def batching(self) -> Batching | None:
+        """How its requests share launches; None: they do not."""
+
+
+def parse_batching(max_batch: int, max_queue_delay_us: int, preferred: Sequence[int]) -> Batching | None:
+    """None: no batching. Raises: ValueError: a number is out of range, or sizes without batches."""
+    sizes = sorted(set(preferred))
+    if max_batch in (0, 1) and not max_queue_delay_us and not sizes:
+        return None
+    if not 2 <= max_batch <= MAX_BATCH:
+        raise ValueError(f"max_batch {max_batch} is not 2 to {MAX_BATCH} rows, or 0 for no batches")
+    if not 0 <= max_queue_delay_us <= MAX_QUEUE_DELAY_US:
+        raise ValueError(f"max_queue_delay_us {max_queue_delay_us} is not 0 to {MAX_QUEUE_DELAY_US}")
+    if len(sizes) > MAX_PREFERRED or not all(1 <= size <= max_batch for size in sizes):
+        raise ValueError(f"preferred_batch_sizes {sizes} are not up to {MAX_PREFERRED} sizes from 1 to {max_batch}")
+    return Batching(max_batch, max_queue_delay_us, tuple(sizes))
 
 
 def parse_memory(memory: str | int | None) -> int:
@@ -107,15 +135,20 @@ def share_on(kernel: Needy, gpu: Gpu) -> int:
 
 
 def needs(kernels: Iterable[Needy], gpus: Sequence[Gpu]) -> list[control.KernelNeeds]:
-    """The messages about kernels that need more than R. Models that none of these GPUs is stay under their own names,
-    so that the daemon can say what is lacking."""
+    """The messages about kernels that need more than R, or batch. Models that none of these GPUs is stay under their
+    own names, so that the daemon can say what is lacking."""
     messages = []
     for kernel in kernels:
-        if not kernel.models and not kernel.memory_bytes:
+        if not kernel.models and not kernel.memory_bytes and kernel.batching is None:
             continue
         models = {gpu.model.name: share for gpu in gpus if kernel.models and (share := share_on(kernel, gpu))}
         if kernel.models:
             models = {**kernel.models, **models}
         demands = [control.ModelDemand(model=model, demand=share) for model, share in models.items()]
-        messages.append(control.KernelNeeds(name=kernel.name, memory_bytes=kernel.memory_bytes, models=demands))
+        message = control.KernelNeeds(name=kernel.name, memory_bytes=kernel.memory_bytes, models=demands)
+        if (batching := kernel.batching) is not None:
+            more = {"max_batch": batching.max_batch, "max_queue_delay_us": batching.max_queue_delay_us}
+            sizes = list(batching.preferred_batch_sizes)
+            message = message.model_copy(update={**more, "preferred_batch_sizes": sizes})
+        messages.append(message)
     return messages

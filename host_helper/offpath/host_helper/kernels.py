@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
 from offpath.bindings.wire.signatures import KernelSignature
-from offpath.host_helper.demands import parse_demand, parse_memory
+from offpath.host_helper.demands import Batching, parse_batching, parse_demand, parse_memory
 from offpath.host_helper.signatures import Declared, signature
 
 KernelFunction = Callable[..., Any]
@@ -39,8 +39,8 @@ class Kernel:
     measurements (`offpath.host_helper.rightsizing`), and ``demand`` is 100 until then. ``memory_bytes``: device memory
     that its worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
-    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
-    ``signature``: what it declared of its tensors; None: nothing.
+    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`. ``batching``: how requests
+    share its launches; None: they do not. ``signature``: what it declared of its tensors; None: nothing.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Kernel:
     models: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: int = 0
     is_auto: bool = False
+    batching: Batching | None = None
     signature: KernelSignature | None = None
 
     def needs_text(self) -> str:
@@ -147,6 +148,9 @@ class KernelTable:
         pre: KernelFunction | None = None,
         post: KernelFunction | None = None,
         tensors: str = "numpy",
+        max_batch: int = 0,
+        max_queue_delay_us: int = 0,
+        preferred_batch_sizes: Sequence[int] = (),
         inputs: Declared | None = None,
         outputs: Declared | None = None,
         model: str | None = None,
@@ -167,14 +171,20 @@ class KernelTable:
             tensors: what the function gets. "numpy": numpy arrays over the lane's memory; where that is a GPU's, copies
                 of it. "torch", "cupy": tensors of that library over the lane's memory, on the lane's device and stream.
                 "pointer": `LaneTensor`s, for code that creates its own tensors (``torch.from_dlpack``).
+            max_batch: rows, the first dimension of the tensors, of one launch; 0 or 1: each request has its own launch.
+                Requests of one tenant whose tensors agree in dtype and further dimensions share a launch. Every tensor
+                that the function returns must have as many rows as its arguments.
+            max_queue_delay_us: how long a request waits for others, if fewer rows are there. 0: only while no lane is
+                free.
+            preferred_batch_sizes: rows at which a batch does not wait longer.
             inputs, outputs: the tensors that it takes and returns: dtype and dims by name, -1 for a dimension of any
                 length. ``{"image": ("fp32", [-1, 3, 224, 224])}``. A kernel that declares them is also a model, which
                 clients of the Open Inference Protocol reach by the gateway.
             model, version, labels: of that model. None: the kernel's name.
 
-        Raises: ValueError: a demand or a memory out of range, a duplicate or invalid name, an unknown ``tensors`` or
-        one whose library is not installed, an invalid signature, a second kernel of one model and version, or more
-        kernels than a helper may offer.
+        Raises: ValueError: a demand, a memory or a batch size out of range, a duplicate or invalid name, an unknown
+        ``tensors`` or one whose library is not installed, an invalid signature, a second kernel of one model and
+        version, or more kernels than a helper may offer.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -185,6 +195,7 @@ class KernelTable:
         try:
             share, models = parse_demand(demand) if demand != "auto" else (100, {})
             memory_bytes = parse_memory(memory)
+            batching = parse_batching(max_batch, max_queue_delay_us, preferred_batch_sizes)
             declared = signature(name, inputs, outputs, model, version, labels)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
@@ -199,7 +210,7 @@ class KernelTable:
 
         def register(function: _F) -> _F:
             self.kernels[name] = Kernel(
-                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", declared
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared
             )
             return function
 

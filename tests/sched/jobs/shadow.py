@@ -16,6 +16,7 @@ from offpath.sched.jobs.commands import (
     CloseLease,
     Command,
     Copy,
+    CopyBatch,
     EndSession,
     KillLane,
     Launch,
@@ -28,7 +29,8 @@ from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 from ..gpus import is_legal
-from .shadow_admission import is_permitted, least_held, refusal, renew
+from .shadow_admission import is_permitted, least_held, refusal, renew, renew_one
+from .shadow_batches import after_batches, answered, copied, is_surely_ripe, judge_copy, stacked
 from .shadow_bounds import after_bounds
 from .shadow_kernels import ShadowKernels
 from .shadow_lanes import judge_lane
@@ -102,14 +104,11 @@ class Shadow:
                 for job in self.live.values():
                     if job.event.session == event.session:
                         self.expect(job, JobState.CANCELLED)
+            case events.StackSubmitted():
+                self._submit(event.submitted, now_ns)
+                stacked(self, self.jobs[event.submitted.job], event)
             case events.JobSubmitted():
-                tenant = self.sessions[event.session]
-                kernel = self.kernels.get(event.kernel, Needs(0))
-                needs = kernel.asked(event.share, self.tenants[tenant].max_demand)
-                job = ShadowJob(event, tenant, needs, len(self.jobs), way=[now_ns])
-                self.jobs[event.job] = self.live[event.job] = self._submitted = job
-                self.uncredited[event.session].add(event.job)
-                self._taken.update({event.credit} - self.live.keys())
+                self._submit(event, now_ns)
             case events.CancelRequested():
                 if event.job in self.live:
                     self.expect(self.live[event.job], JobState.CANCELLED)
@@ -119,7 +118,7 @@ class Shadow:
                 self._copy_done(event)
             case events.LaunchFailed():
                 self._launch_failed(event)
-            case events.ResultArrived():
+            case events.ResultArrived() | events.BatchResult():
                 self._result(event)
             case events.HelperJoined():
                 self.helper = event.helper
@@ -157,6 +156,15 @@ class Shadow:
             case _:
                 self._lease_fact(event)
 
+    def _submit(self, event: events.JobSubmitted, now_ns: int) -> None:
+        tenant = self.sessions[event.session]
+        kernel = self.kernels.get(event.kernel, Needs(0))
+        needs = kernel.asked(event.share, self.tenants[tenant].max_demand)
+        job = ShadowJob(event, tenant, needs, len(self.jobs), way=[now_ns])
+        self.jobs[event.job] = self.live[event.job] = self._submitted = job
+        self.uncredited[event.session].add(event.job)
+        self._taken.update({event.credit} - self.live.keys())
+
     def _gpu_lost(self, gpu: str) -> None:
         del self.gpus[gpu]
         self.offered, self.has_lost_gpus = tuple(self.gpus.values()), True
@@ -193,7 +201,7 @@ class Shadow:
     def _is_withdrawn(self, job: ShadowJob) -> bool:
         """Its tenant was removed, or may not hold any more what it would take, or no GPU has that."""
         least = least_held(self, job)
-        if not is_permitted(self, job):
+        if not is_permitted(self, job) or job.event.kernel in self.offered_kernels.forgotten:
             return True
         return job.event.session in self.leaving or not least or least > self.tenants[job.tenant].max_share
 
@@ -229,14 +237,7 @@ class Shadow:
             lease.flying.discard((event.job, event.attempt))
             for lane, occupant in lease.lanes.items():
                 if (occupant.job.event.job, occupant.attempt, occupant.phase) == (event.job, event.attempt, "copying"):
-                    if occupant.job.phase == "answered":
-                        self.free(lease, lane)
-                    elif event.error:
-                        self.free(lease, lane)
-                        self.expect(occupant.job, JobState.FAILED)
-                    else:
-                        occupant.goes_on("waiting", self.now_ns)
-                        lease.waiting.append(occupant)
+                    copied(self, lease, lane, event)
                     return
 
     def _running(self, job: int) -> tuple[ShadowLease, int, Occupant] | None:
@@ -250,19 +251,22 @@ class Shadow:
         found = self._running(event.job)
         if found is not None and found[2].attempt == event.attempt:
             lease, lane, occupant = found
-            occupant.job.launches -= 1
+            for job in occupant.members:
+                job.launches -= 1
             occupant.phase = "waiting"  # it surely did not start
             self.lane_lost(lease, lane)
 
-    def _result(self, event: events.ResultArrived) -> None:
+    def _result(self, event: events.ResultArrived | events.BatchResult) -> None:
         found = self._running(event.job)
         if found is not None and found[0].opened.generation == event.generation:
             lease, lane, occupant = found
             self.free(lease, lane)
             self.served.add(occupant.job.tenant)
-            if occupant.job.phase != "answered":
-                is_ok = event.reason is EndReason.NONE
-                self.expect(occupant.job, JobState.COMPLETED if is_ok else JobState.FAILED)
+            failed = dict(event.failed) if isinstance(event, events.BatchResult) else {}
+            self.seen["batch partly failed"] += 0 < len(failed) < len(occupant.members)
+            for job in [job for job in occupant.members if job.phase != "answered"]:
+                is_ok = failed.get(job.event.job, event.reason) is EndReason.NONE
+                self.expect(job, JobState.COMPLETED if is_ok else JobState.FAILED)
 
     def lane_lost(self, lease: ShadowLease, lane: int) -> None:
         lease.lost.add(lane)
@@ -274,7 +278,13 @@ class Shadow:
             self._thrown_out(occupant)
 
     def _thrown_out(self, occupant: Occupant) -> None:
-        job = occupant.job
+        for job in occupant.members:
+            self._loses_its_lane(job, occupant)
+
+    def _loses_its_lane(self, job: ShadowJob, occupant: Occupant) -> None:
+        job.lost_its_kernel = job.event.kernel in self.offered_kernels.forgotten
+        if job.phase != "answered":
+            renew_one(self, job)
         if job.phase == "answered":
             return
         may_repeat = job.event.is_idempotent and job.launches < MAX_ATTEMPTS and not self._is_withdrawn(job)
@@ -317,8 +327,8 @@ class Shadow:
             self._judge_admission(self._submitted, commands)
         for command in commands:
             match command:
-                case Copy():
-                    self._judge_copy(command)
+                case Copy() | CopyBatch():
+                    judge_copy(self, command)
                 case Launch():
                     self._judge_launch(command)
                 case Answer():
@@ -367,8 +377,9 @@ class Shadow:
         if said is not EndReason.NONE:
             self.expect(job, JobState.REJECTED)
 
-    def _lane_of(self, command: Copy | Launch) -> tuple[ShadowLease, ShadowJob]:
-        lease, job = self.leases.get(command.lease), self.live.get(command.job)
+    def lane_of(self, command: Copy | CopyBatch | Launch, number: int) -> tuple[ShadowLease, ShadowJob]:
+        """The lease that the command names and the job, or the member, of that number: it may be in a lane there."""
+        lease, job = self.leases.get(command.lease), self.live.get(number)
         promise(job is not None, f"{command}: the job has been answered or never was")
         promise(lease is not None, f"{command}: the lease is gone")
         assert job is not None
@@ -381,34 +392,8 @@ class Shadow:
         promise(not deadline or deadline > self.now_ns or job is self._submitted, f"{command}: past its deadline")
         return lease, job
 
-    def _judge_copy(self, command: Copy) -> None:
-        lease, job = self._lane_of(command)
-        promise(job.phase == "queued", f"{command}: the job is {job.phase}")
-        promise(job.event.kernel in self.kernels, f"{command}: nobody serves its kernel")
-        promise(is_permitted(self, job), f"{command}: its tenant may not call its kernel")
-        promise(command.attempt > job.attempt, f"{command}: the attempt is not new")
-        promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
-        promise(not lease.lost, f"{command}: the lease drains")
-        has_present_code = command.lane not in lease.stale and command.lane not in lease.renewing
-        promise(has_present_code, f"{command}: the lane's worker runs the code from before the reload")
-        share = lease.share_of(job)
-        promise(share > 0, f"{command}: {job.needs} does not fit {lease.opened} on {lease.model}")
-        self.seen["memory stated"] += job.needs.memory_bytes > 0
-        self.seen["R by model"] += bool(job.needs.models)
-        first = min(
-            (other for other in self.live.values() if other.is_queued_like(job) and other.event.kernel in self.kernels),
-            key=lambda other: (-other.event.priority, other.order),
-        )
-        promise(first is job, f"{command}: job {first.event.job} was before it")
-        job.goes_on("copying", self.now_ns)
-        job.attempt = command.attempt
-        lease.lanes[command.lane] = Occupant(job, command.attempt, share)
-        lease.flying.add((command.job, command.attempt))
-        if lease.running_share + share > lease.alpha:
-            self.seen["prefetch"] += 1
-
     def _judge_launch(self, command: Launch) -> None:
-        lease, job = self._lane_of(command)
+        lease, job = self.lane_of(command, command.job)
         occupant = lease.lanes.get(command.lane)
         promise(command.generation == lease.opened.generation, f"{command}: a stale generation")
         promise(occupant is not None and occupant.job is job, f"{command}: the lane does not hold the job")
@@ -419,10 +404,13 @@ class Shadow:
         promise(lease.running_share + occupant.share <= lease.alpha, f"{command}: the sum of R exceeds α")
         lease.waiting.remove(occupant)
         occupant.goes_on("running", self.now_ns)
-        job.launches += 1
-        promise(job.launches <= (MAX_ATTEMPTS if job.event.is_idempotent else 1), f"{command}: launched too often")
-        if job.launches > 1:
-            self.seen["launched again"] += 1
+        for member in occupant.members:
+            self.lane_of(command, member.event.job)
+            member.launches += 1
+            is_allowed = member.launches <= (MAX_ATTEMPTS if member.event.is_idempotent else 1)
+            promise(is_allowed, f"{command}: launched too often")
+            self.seen["launched again"] += member.launches > 1
+            self.seen["batch launched again"] += member.launches > 1 and len(occupant.members) > 1
 
     def _judge_answer(self, command: Answer) -> None:
         job = self.jobs.get(command.job)
@@ -447,10 +435,7 @@ class Shadow:
         promise(command.reason is not EndReason.KERNEL_GONE or job.lost_its_kernel, f"{command}: its kernel is known")
         job.answer, job.phase, job.answered_ns = command, "answered", self.now_ns
         del self.live[command.job]
-        for lease in self.leases.values():
-            for lane, occupant in list(lease.lanes.items()):
-                if occupant.job is job and occupant.phase == "waiting":
-                    self.free(lease, lane)
+        answered(self, job)
 
     def _judge_open(self, command: OpenLease) -> None:
         gpu = self.gpus.get(command.gpu)
@@ -531,6 +516,7 @@ class Shadow:
         for lease in self.leases.values():
             self._after_lease(book, lease, queued.get(lease.opened.tenant, []))
         after_bounds(self, book, queued, self._taken)
+        after_batches(self, book)
 
     def _after_lease(self, book: JobBook, lease: ShadowLease, queued: list[ShadowJob]) -> None:
         name = f"lease {lease.opened.lease}"
@@ -545,7 +531,7 @@ class Shadow:
         if held.state is LeaseState.WARM:
             is_free = lease.takes_a_job
             promise(not lease.to_renew, f"{name}: lanes {lease.to_renew} run the former code and hold no job")
-            stuck = [job.event.job for job in queued if is_free and lease.share_of(job)]
+            stuck = [j.event.job for j in queued if is_free and lease.share_of(j) and is_surely_ripe(self, j)]
             promise(not stuck, f"{name} has a free lane for the queued jobs {stuck}")
             if not held.is_pinned and not lease.lanes and not lease.renewing:
                 next_ns = book.next_deadline_ns()

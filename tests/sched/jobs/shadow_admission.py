@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 def renew(shadow: Shadow) -> None:
     """What waits needs what its kernel needs now; a plain R stays as accepted."""
     for job in shadow.live.values():
-        kernel = shadow.kernels.get(job.event.kernel)
-        if job.phase == "queued" and kernel is not None:
-            asked = job.event.share or (0 if kernel.models else job.share)
-            was, job.needs = job.needs, kernel.asked(asked, shadow.tenants[job.tenant].max_demand)
-            shadow.seen["needs renewed"] += was != job.needs
+        if job.phase == "queued":
+            renew_one(shadow, job)
+
+
+def renew_one(shadow: Shadow, job: ShadowJob) -> None:
+    """The same for a job that is to wait again."""
+    kernel = shadow.kernels.get(job.event.kernel)
+    if kernel is not None:
+        asked = job.event.share or (0 if kernel.models else job.share)
+        was, job.needs = job.needs, kernel.asked(asked, shadow.tenants[job.tenant].max_demand)
+        shadow.seen["needs renewed"] += was != job.needs
 
 
 def is_permitted(shadow: Shadow, job: ShadowJob) -> bool:

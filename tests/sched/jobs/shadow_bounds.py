@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import MS
 
+from .shadow_batches import is_surely_ripe
 from .shadow_records import ShadowJob, promise
 
 if TYPE_CHECKING:
@@ -17,13 +18,13 @@ def after_bounds(shadow: Shadow, book: JobBook, queued: dict[str, list[ShadowJob
     """Deadlines, timers and everything kept have bounds. ``taken``: jobs whose credit came back with this event."""
     ledger, settings, next_ns = book.ledger, shadow.settings, book.next_deadline_ns()
     deadlines = [job.event.deadline_ns for job in shadow.live.values() if job.event.deadline_ns]
-    deadlines += [shadow.now_ns + max(settings.grow_after_ns, MS) for jobs in queued.values() if jobs]
+    needy = [jobs for jobs in queued.values() if any(is_surely_ripe(shadow, job) for job in jobs)]
+    deadlines += [shadow.now_ns + max(settings.grow_after_ns, MS) for _ in needy]
     shadow.offered_kernels.agrees(ledger)
     if settings.kernel_gone_ns:
         deadlines += [since_ns + settings.kernel_gone_ns for since_ns in shadow.offered_kernels.gone.values()]
     promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
-    promise(set(ledger.backlogged) == {name for name, jobs in queued.items() if jobs}, "tenants with waiting jobs")
-    lanes = sum(len(lease.lanes) for lease in shadow.leases.values())
+    lanes = sum(len(occupant.members) for lease in shadow.leases.values() for occupant in lease.lanes.values())
     for jobs in shadow.uncredited.values():
         jobs -= taken
     kept = set[int]().union(*shadow.uncredited.values())

@@ -16,6 +16,7 @@ class ShadowKernels:
 
     def __init__(self) -> None:
         self.served: dict[int, Needs] = {}
+        self.batching: dict[int, events.Batching] = {}
         self.names: dict[int, str] = {}
         """Of every kernel that ever was."""
         self.gone: dict[int, int] = {}
@@ -26,6 +27,7 @@ class ShadowKernels:
         former = set(self.served)
         self.served.clear()
         self.served.update((each.kernel, Needs(each.share, each.models, each.memory_bytes)) for each in kernels)
+        self.batching = {each.kernel: each.batching for each in kernels if each.batching is not None}
         self.names.update((kernel.kernel, kernel.name) for kernel in kernels)
         promise(not self.served.keys() & self.forgotten, "the world gives no number twice")
         for number in former - self.served.keys():

@@ -81,18 +81,21 @@ def _kill(shadow: Shadow, command: KillLane) -> None:
     promise(occupant is not None, f"{command}: the lane holds nothing")
     assert occupant is not None
     job, now_ns = occupant.job, shadow.now_ns
-    is_late = job.event.session in shadow.leaving or job.event.session not in shadow.sessions
+    sessions = [member.event.session for member in occupant.members]
+    is_late = any(one in shadow.leaving or one not in shadow.sessions for one in sessions)
     has_overrun = 0 < occupant.overruns_ns(shadow.settings) <= now_ns
     if is_late and shadow.leave_ns.get(job.tenant, now_ns + 1) <= now_ns:
         shadow.seen["kill at the drain limit"] += 1
-        if has_overrun and job.phase != "answered":
-            shadow.expect(job, JobState.FAILED)  # at the same instant: either may be said
+        for member in occupant.members:
+            if has_overrun and member.phase != "answered":
+                shadow.expect(member, JobState.FAILED)  # at the same instant: either may be said
         shadow.lane_lost(lease, command.lane)
         return
     promise(has_overrun, f"{command}: nothing overran")
-    shadow.seen["kill an overrun" if job.phase != "answered" else "kill a lingerer"] += 1
+    unanswered = [member for member in occupant.members if member.phase != "answered"]
+    shadow.seen["kill an overrun" if unanswered else "kill a lingerer"] += 1
     lease.lost.add(command.lane)
     shadow.free(lease, command.lane)
-    if job.phase != "answered":
-        job.phase = "overran"
-        shadow.expect(job, JobState.FAILED)
+    for member in unanswered:
+        member.phase = "overran"
+        shadow.expect(member, JobState.FAILED)

@@ -9,6 +9,9 @@ from offpath.sched.jobs.commands import Answer, CloseLease, OpenLease
 from offpath.sched.jobs.records import BookSettings
 from offpath.sched.jobs.states import EndReason, JobState
 
+REPORTED = (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE, EndReason.RESULT_NOT_SPLIT)
+"""Reasons that a result brings."""
+
 
 class Violation(AssertionError):
     """The book broke a promise."""
@@ -53,6 +56,11 @@ class ShadowJob:
     answered_ns: int = 0
     answer: Answer | None = None
     lost_its_kernel: bool = False
+    rows: int = 0
+    stack: int = 0
+    """Jobs of a kernel with the same number may share a launch; 0: it has its own."""
+    ripe_by_ns: int = 0
+    """When it has waited for others as long as it may."""
     way: list[int] = field(default_factory=list)
     """When it was accepted, and when its last attempt was placed, copied and launched, as far as it came."""
 
@@ -69,7 +77,7 @@ class ShadowJob:
         """The stages add up, and are as far as the job came. The worker's clock parts only what follows the copy."""
         *parts, total = answer.stages
         so_far = [end - start for start, end in zip(self.way, [*self.way[1:], now_ns], strict=True)]
-        if answer.state is JobState.COMPLETED or answer.reason in (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE):
+        if answer.state is JobState.COMPLETED or answer.reason in REPORTED:
             right = parts[:2] == so_far[:2] and min(parts) >= 0
         else:
             right = parts == so_far + [0] * (5 - len(so_far))
@@ -87,23 +95,34 @@ class ShadowJob:
 
 @dataclass(slots=True, eq=False)
 class Occupant:
-    """What is in a lane: it outlives the job's answer."""
+    """What is in a lane: it outlives the job's answer. ``members``: of a batch, the leader first. ``phase``: as of a
+    job, or closing: rows of members that left are to be closed up."""
 
-    job: ShadowJob
+    members: list[ShadowJob]
     attempt: int
     share: int
     """R on the GPU of its lane."""
     phase: str = "copying"
 
+    @property
+    def job(self) -> ShadowJob:
+        """The job, or the leader of its batch."""
+        return self.members[0]
+
     def goes_on(self, phase: str, now_ns: int) -> None:
         self.phase = phase
-        self.job.goes_on(phase, now_ns)
+        for job in self.members:
+            job.goes_on(phase, now_ns)
 
     def overruns_ns(self, settings: BookSettings) -> int:
         """When what runs has run for too long; 0 for never."""
         if self.phase != "running":
             return 0
-        job = self.job
+        dues = [self._overruns_ns(job, settings) for job in self.members]
+        return max(dues) if all(dues) else 0
+
+    @staticmethod
+    def _overruns_ns(job: ShadowJob, settings: BookSettings) -> int:
         launched = job.way[-1] + settings.kernel_ns if settings.kernel_ns else 0
         is_limited = bool(settings.linger_ns) and job.answer is not None
         if job.answer is not None and job.answer.state is JobState.EXPIRED:

@@ -36,12 +36,15 @@ REACHED = {
     "kernel_gone", "stranded", "gpu lost", "gang",
     "memory stated", "R by model", "needs renewed", "fewer lanes for memory", "no_gpu_model", "no_instance_memory",
     "kernel_not_permitted",
+    "batch", "batch by size", "batch by delay", "batch of several sessions", "batch partly failed", "batch closed up",
+    "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again",
     "kernels reloaded", "lane renewed", "renewed again", "kill a renewal", "lost while renewed",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""
 RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting",
-        "CANCELLED while waiting", "kill at the drain limit"}  # fmt: skip
+        "CANCELLED while waiting", "kill at the drain limit", "batch partly failed", "batch closed up",
+        "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again", "batch by size"}  # fmt: skip
 
 
 @dataclass(slots=True)

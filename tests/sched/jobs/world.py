@@ -7,105 +7,31 @@ rest. No clock and no I/O; the book's own shells are daemon and simulator, this 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import Any
 
-from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import events
-from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.commands import Command, Copy, EndSession, Launch
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.commands import Command, Copy, CopyBatch, EndSession, Launch
+from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 from ..gpus import MIB, a30, a100
-from . import gang_worlds
+from . import batch_worlds, gang_worlds
 from .shadow import Shadow
 from .shadow_records import ShadowLease, Violation, promise
+from .world_setup import TENANTS, draw_limits, draw_pins, draw_setup, draw_tenants
 
 STEPS = 200
-TENANTS = ("ada", "bob", "cyd", "dee")
 KERNELS = tuple(
     events.Kernel(number, share, f"kernel-{number}") for number, share in ((1, 14), (2, 30), (3, 57), (4, 100))
 )
 SHARES = (0, 0, 0, 5, 10, 14, 14, 20, 28, 42, 50, 57, 100)
-PINS = ("1g.5gb", 0), ("2g.10gb", 4), ("3g.20gb", 0), ("1g.5gb", 6)
-ALPHAS = {profile.name: a100().alpha(profile) for profile in a100().profiles}
 REST_STEPS = 20_000
 REPEATABLE = (
     events.CopyDone, events.ResultArrived, events.LaunchFailed, events.LaneReady, events.LaneScrubbed,
     events.InstanceClosed, events.InstanceFailed, events.WorkerLost,
 )  # fmt: skip
 Record = tuple[events.Event, int, tuple[Command, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a book is made of, so that it can be made again."""
-
-    tenants: tuple[TenantSpec, ...]
-    settings: BookSettings
-    pins: tuple[PinnedLease, ...]
-    first_generation: int
-
-    def book(self) -> JobBook:
-        return JobBook(self.tenants, GreedyFirstFit(), self.settings, self.pins, self.first_generation)
-
-
-def draw_pins(random: Random, names: tuple[str, ...]) -> tuple[PinnedLease, ...]:
-    drawn = random.sample(PINS, random.choice((0, 0, 1, 2)))
-    return tuple(PinnedLease(random.choice(names), random.choice((0, 0, 0, 2)), *place) for place in drawn)
-
-
-def draw_tenants(random: Random, names: tuple[str, ...], pins: tuple[PinnedLease, ...]) -> tuple[TenantSpec, ...]:
-    tenants = []
-    for name in names:
-        pinned = sum(ALPHAS[pin.profile] for pin in pins if pin.tenant == name)
-        max_share = random.choice((100, 114, 200, 1_000) if pinned else (28, 57, 100, 100, 150, 1_000)) + pinned
-        tenants.append(
-            TenantSpec(
-                name,
-                weight=random.choice((1, 1, 2, 5)),
-                max_jobs=random.choice((3, 8, 30)),
-                max_share=max_share,
-                max_demand=random.choice((57, 100, 100)),
-                profile=random.choice((None, None, None, "1g.5gb", "2g.10gb")),
-            )
-        )
-    return tuple(tenants)
-
-
-def draw_setup(random: Random) -> Setup:
-    pins = draw_pins(random, TENANTS)
-    tenants = draw_tenants(random, TENANTS[: random.choice((3, 4))] if not pins else TENANTS, pins)
-    settings = BookSettings(
-        lanes=random.choice((1, 2, 3, 3)),
-        landing_bytes=random.choice((MIB, MIB, MIB, 1_500 * MIB, 1_500 * MIB, 12_000 * MIB)),
-        result_bytes=MIB,
-        max_jobs=random.choice((6, 20, 1_000)),
-        keep_warm_ns=random.choice((0, 5, 50, 500, 2_000)) * MS,
-        grow_after_ns=random.choice((0, 1, 20)) * MS,
-        reclaim_after_ns=random.choice((0, 10, 100)) * MS,
-        min_hold_ns=random.choice((0, 10, 200)) * MS,
-        retry_open_ns=random.choice((1, 50, 1_000)) * MS,
-        retry_limit_ns=2_000 * MS,
-        **draw_limits(random),
-    )
-    if settings.lanes == 2:
-        settings = replace(settings, max_lanes=6)
-    return Setup(tenants, settings, pins, random.choice((0, 7, 1_000_000)))
-
-
-def draw_limits(random: Random) -> dict[str, Any]:
-    """All off in half of the worlds: they end much that would else go on."""
-    if random.random() < 0.5:
-        return {}
-    choices = {
-        "kernel_ns": (0, 3, 50), "linger_ns": (0, 1, 20), "open_ns": (0, 5, 100), "scrub_ns": (0, 5, 100),
-        "drain_ns": (0, 5, 1_000), "load_ns": (0, 5, 100),
-    }  # fmt: skip
-    limits: dict[str, Any] = {name: random.choice(values) * MS for name, values in choices.items()}
-    return limits | {"kills_expired": random.random() < 0.6}
 
 
 class World:
@@ -127,6 +53,9 @@ class World:
         self.gangs = Random(f"{seed} gangs")
         self.is_whole = not self.is_mixed and self.gangs.random() < 0.15
         """The GPUs are whole. Without pins, which name profiles."""
+        self.stacks = Random(f"{seed} stacks")
+        self.is_batching = self.stacks.random() < 0.4
+        """Kernels batch, each helper's in its own way."""
         if self.is_mixed or self.is_whole:
             self.setup = replace(self.setup, pins=())
         self.setup = replace(self.setup, tenants=self._with_rights(self.setup.tenants))
@@ -137,7 +66,7 @@ class World:
         self.now_ns = self.random.choice((0, 0, 1, 10**18))
         self.log: list[Record] = []
         self.implied: set[int] = set()
-        self.copies: list[Copy] = []
+        self.copies: list[Copy | CopyBatch] = []
         self.launches: list[Launch] = []
         self.dead_launches: list[Launch] = []
         self.old: list[events.Event] = []
@@ -147,14 +76,14 @@ class World:
         self.fault = self.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
         self.hurry = self.random.choice((1, 1, 10, 50))
         self._choices: list[tuple[float, Callable[[], events.Event | None]]] = [
-            (14.0, self._submit),
+            (28.0 if self.is_batching else 14.0, self._submit),
             (2.0, self._open_session),
             (0.5, self._close_session),
             (2.0, self._cancel),
             (6.0, self._credit),
             (14.0, self._copy_done),
             (10.0, self._result),
-            (6.0, self._lane_ready),
+            (24.0 if self.is_batching else 6.0, self._lane_ready),
             (6.0, self._scrubbed),
             (6.0, self._closed),
             (3.0, self._join),
@@ -215,7 +144,7 @@ class World:
         self.shadow.judge(commands)
         self.shadow.after(self.book)
         for command in commands:
-            if isinstance(command, Copy):
+            if isinstance(command, Copy | CopyBatch):
                 self.copies.append(command)
             elif isinstance(command, Launch):
                 self.launches.append(command)
@@ -357,6 +286,8 @@ class World:
         if not open_:
             return self._open_session()
         session = random.choice(open_)
+        if self.is_batching:
+            session = batch_worlds.session(self.stacks, open_, session)
         is_odd = random.random() < 0.06
         last = shadow.last_id[session]
         kernel = random.choice((1, 1, 2, 3, 4))
@@ -375,10 +306,11 @@ class World:
         deadline = 0
         if random.random() < 0.35:
             deadline = max(1, self.now_ns + random.choice((-1, 0, 1, MS, 5 * MS, 50 * MS, 1_000 * MS)))
-        return events.JobSubmitted(
+        submitted = events.JobSubmitted(
             self._number("job"), session, request, self.numbers.get(kernel, kernel), share,
             random.choice((0, 0, 1, 7)), deadline, payload, random.random() < 0.3, credit=self._credited(),
         )  # fmt: skip
+        return batch_worlds.stacked(self.stacks, submitted, self.numbers[1]) if self.is_batching else submitted
 
     def _credited(self) -> int:
         """A job whose answer the requester takes by using its slot again: mostly an answered one, sometimes any."""
@@ -417,7 +349,9 @@ class World:
         launch = self.random.choice(self.launches)
         reason = self.random.choice((EndReason.NONE,) * 6 + (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE))
         started = self.random.choice((self.now_ns, max(0, self.now_ns - 100), 0))
-        return events.ResultArrived(launch.job, launch.generation, reason, started, max(started, self.now_ns - 10))
+        result = events.ResultArrived(launch.job, launch.generation, reason, started, max(started, self.now_ns - 10))
+        lane = self.shadow.leases[launch.lease].lanes[launch.lane]
+        return batch_worlds.result(self.stacks, result, [job.event.job for job in lane.members])
 
     def _launch_failed(self) -> events.Event | None:
         if not self.launches:
@@ -451,7 +385,9 @@ class World:
         return tuple(replace(self._drawn(kernel), kernel=self.numbers[kernel.kernel]) for kernel in served)
 
     def _drawn(self, kernel: events.Kernel) -> events.Kernel:
-        """The kernel with the memory and models that this helper states."""
+        """The kernel with the memory, models and batches that this helper states."""
+        if self.is_batching:
+            kernel = batch_worlds.kernel(self.stacks, kernel)
         if not self.is_picky:
             return kernel
         others = self.needs.choice((10, 50, 100))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.registry import make
-from offpath.sched.jobs import events
+from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import TenantSpec
 from offpath.sched.jobs.states import EndReason
@@ -30,3 +30,18 @@ def test_gangs_are_counted_and_not_simulated() -> None:
         recording.add(events.ResultArrived(job, 1, EndReason.NONE, 0, RAN_NS), job + RAN_NS)
     source = recording.source("journal")
     assert (len(source.stream.jobs), source.left_out, source.gangs) == (2, 0, 3)
+
+
+def test_a_batch_is_one_job_that_runs_as_long_as_its_launch() -> None:
+    book = JobBook((TenantSpec("ada"),), make("oldest-gpu-first"), SETTINGS)
+    recording = Recording(book)
+    recording.add(events.SessionOpened(1, "ada", 64), 0)
+    recording.add(events.HelperJoined(1, (a100("gpu-0"),), (events.Kernel(1, 14, "part"),)), 0)
+    for job in (1, 2, 3, 4):
+        recording.add(events.StackSubmitted(submitted(job, 1), 1, 7), job)
+    recording.add(commands.CopyBatch(2, 0, 1, 0, 3, ((2, 0), (1, 1), (3, 2))), 4)
+    recording.add(commands.CopyBatch(2, 1, 1, 0, 2, ((2, 0), (1, 1))), 5)  # 3 was cancelled
+    recording.add(events.BatchResult(2, 1, EndReason.NONE, 0, RAN_NS, ((1, EndReason.RESULT_TOO_LARGE),)), 6 + RAN_NS)
+    source = recording.source("journal")
+    assert [(row.submit_ns, row.duration_ns) for row in source.stream.jobs] == [(2, RAN_NS)]
+    assert source.left_out == 2

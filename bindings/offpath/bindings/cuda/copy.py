@@ -24,6 +24,7 @@ from offpath.bindings.loopback.copy import INLINE_BYTES, LoopbackCopyEngine
 from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, HostConnection, Invitation, Memory, MemoryExport
 from offpath.bindings.wire import regions
+from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 
 
 class WorkerLane:
@@ -52,8 +53,14 @@ class WorkerLane:
         self.results.close()
 
     def hold(self, message: bytes) -> None:
-        """Put ``message`` in front of the next one to the worker. Raises: PeerGone: as `send`."""
-        self._worker().held += message
+        """Put ``message`` in front of the next one to the worker. What does not fit one message is sent before.
+
+        Raises: PeerGone: as `send`."""
+        connection = self._worker()
+        if len(connection.held) + len(message) > MAX_MESSAGE_BYTES:
+            held, connection.held = connection.held, b""
+            self.send(held)
+        connection.held += message
 
     def flush(self) -> None:
         """Send what is held. What a full queue does not take stays held, for the next message."""

@@ -57,3 +57,4 @@ class Reason(IntEnum):
     HELPER_LOST = 65
     DAEMON_RESTARTED = 66
     KERNEL_OVERRAN = 67
+    RESULT_NOT_SPLIT = 68

@@ -19,17 +19,21 @@ from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 from offpath.bindings.wire.fields import (
     HIDING,
+    MAX_BATCH,
     MAX_EXPORT_ITEMS,
     MAX_GPUS,
     MAX_HELD,
     MAX_KERNELS,
     MAX_MODELS,
     MAX_OFFERED,
+    MAX_PREFERRED,
+    MAX_QUEUE_DELAY_US,
     PROTOCOL_VERSION,
     STRICT,
     U16,
     U32,
     U64,
+    BatchSize,
     Demand,
     HelperName,
     Lane,
@@ -87,13 +91,18 @@ class KernelNeeds(_Message):
     more.
 
     ``memory_bytes``: device memory of its worker besides the lane's buffers; 0: not stated. ``models``: those that it
-    runs on, each once, with R in the place of the offer's; empty: all models.
+    runs on, each once, with R in the place of the offer's; empty: all models. ``max_batch``: rows of
+    a launch that requests share, at most; 0: each has its own. ``max_queue_delay_us``: how long a request waits for
+    others. ``preferred_batch_sizes``: rows at which a batch waits no longer, ascending, none above ``max_batch``.
     """
 
     kind: Literal["kernel_needs"] = "kernel_needs"
     name: Name
     memory_bytes: MemoryBytes = 0
     models: Annotated[list[ModelDemand], Field(max_length=MAX_MODELS)] = []
+    max_batch: Annotated[int, Field(ge=0, le=MAX_BATCH)] = 0
+    max_queue_delay_us: Annotated[int, Field(ge=0, le=MAX_QUEUE_DELAY_US)] = 0
+    preferred_batch_sizes: Annotated[list[BatchSize], Field(max_length=MAX_PREFERRED)] = []
 
 
 class ProfileInfo(_Message):

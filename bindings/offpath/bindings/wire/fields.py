@@ -15,6 +15,11 @@ MAX_OFFERED: Final = 32
 """Kernels of one helper."""
 MAX_MODELS: Final = 32
 """GPU models of one kernel: those that a developer names, and as many under the names that drivers report."""
+MAX_BATCH: Final = 4096
+"""Rows of one batch."""
+MAX_PREFERRED: Final = 8
+"""Preferred batch sizes of one kernel."""
+MAX_QUEUE_DELAY_US: Final = 10_000_000
 MAX_HELPERS: Final = 16
 """Helpers of a daemon. Its status, with a line for each, then fits a frame."""
 MAX_GPUS: Final = 16
@@ -50,6 +55,8 @@ RequestId = Annotated[int, Field(ge=1, le=0xFFFF_FFFF_FFFF_FFFF)]
 Gang = Literal[200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300, 1400, 1500, 1600]
 Demand = Annotated[int, Field(ge=1, le=100)] | Gang
 """A kernel's R in percent of a GPU; beyond 100: 100 for each GPU of a gang."""
+BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH)]
+"""Rows of a batch."""
 MemoryBytes = Annotated[int, Field(ge=0, le=1 << 50)]
 """Memory of a GPU, or scrubbed in one. The limit keeps sums of reported sizes within 64 bits."""
 LeaseNumber = U32

@@ -74,7 +74,7 @@ class Lanes:
     `RenewLane`. Counts ``leases_opened``, ``leases_closed``, ``workers_killed``, ``workers_renewed`` and
     ``scrubbed_bytes``.
 
-    Call `attach` before any other method. Implements `offpath.dpu_daemon.requests.answers.Workers` and
+    Call `attach` before any other method. Implements `offpath.dpu_daemon.requests.inflight.Workers` and
     `offpath.dpu_daemon.hosts.reattach.Orders`.
     """
 

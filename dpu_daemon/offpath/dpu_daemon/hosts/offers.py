@@ -82,6 +82,9 @@ def wrong_detail(detail: KernelDetails, why: str) -> ProtocolError:
 def _check_needs(needs: control.KernelNeeds) -> None:
     if len({each.model for each in needs.models}) < len(needs.models):
         raise ProtocolError("kernel_needs", f"{needs.name} names a GPU model twice")
+    sizes = needs.preferred_batch_sizes
+    if sizes != sorted(set(sizes)) or max(sizes, default=0) > needs.max_batch:
+        raise ProtocolError("kernel_needs", f"{needs.name} prefers batches of {sizes} rows, of {needs.max_batch}")
 
 
 def check_held(held: control.InstanceHeld) -> None:
@@ -98,4 +101,10 @@ def kernel_of(offer: control.KernelOffer, needs: control.KernelNeeds | None, num
         return events.Kernel(number, offer.demand, offer.name)
     models = tuple(sorted((each.model, each.demand) for each in needs.models))
     share = min((each.demand for each in needs.models), default=offer.demand)
-    return events.Kernel(number, share, offer.name, models, needs.memory_bytes)
+    return events.Kernel(number, share, offer.name, models, needs.memory_bytes, _batching_of(needs))
+
+
+def _batching_of(needs: control.KernelNeeds) -> events.Batching | None:
+    if needs.max_batch < 2:
+        return None
+    return events.Batching(needs.max_batch, needs.max_queue_delay_us * 1_000, tuple(needs.preferred_batch_sizes))

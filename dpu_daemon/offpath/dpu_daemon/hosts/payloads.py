@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from offpath.bindings import faults
 from offpath.bindings.ports import CopyCompletion
 from offpath.bindings.wire import host
+from offpath.dpu_daemon.hosts.batches import Batches
 from offpath.dpu_daemon.hosts.lanes import Lanes
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
@@ -33,6 +34,7 @@ class Payloads:
         self._links = lanes.links
         self._awaited = lanes.awaited
         self._spinner = book_loop.spinner
+        self.batches = Batches(book_loop, copies, refs, lanes)
         book_loop.on(commands.Copy, self._copy)
         book_loop.on(commands.Launch, self._launch)
 
@@ -49,7 +51,7 @@ class Payloads:
             logger.critical("job %d of %s was bound to a lease of another tenant", ref.job, ref.session.tenant)
             self._book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
             return
-        link.ref = ref
+        link.ref, link.batch = ref, None
         fabric = ref.session.fabric
         token = self._copies.take_token()
         done = self._engine.post(
@@ -70,17 +72,24 @@ class Payloads:
 
     def in_flight(self) -> set[tuple[int, int]]:
         """The payloads that are being copied, as (job, attempt)."""
-        return {(ref.job, attempt) for ref, attempt, _ in self._copies.contexts(self._landed)}
+        single = {(ref.job, attempt) for ref, attempt, _ in self._copies.contexts(self._landed)}
+        return single | self.batches.in_flight()
 
     def _launch(self, command: commands.Launch) -> None:
-        header = self._refs[command.job].header
-        message = host.pack_launch(
-            command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
-            header.payload_bytes, header.tensors,
-        )  # fmt: skip
+        link = self._links.get((command.lease, command.lane))
+        if link is None or link.batch is None:
+            header = self._refs[command.job].header
+            message = host.pack_launch(
+                command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
+                header.payload_bytes, header.tensors,
+            )  # fmt: skip
+        else:
+            message = host.pack_launch(
+                command.job, command.generation, command.kernel, command.share, 0, 0, link.batch.payload_bytes,
+                link.batch.packed,
+            )  # fmt: skip
         if (command.lease, command.lane) in self._awaited:
             return  # sent when its worker has reattached and reports that it never received it
-        link = self._links.get((command.lease, command.lane))
         if faults.armed:
             faults.hit("daemon.launch")
         if link is None or not self._lanes.to_worker(link, message):

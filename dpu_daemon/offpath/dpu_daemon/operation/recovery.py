@@ -20,11 +20,13 @@ from offpath.bindings.ports import CopyCompletion, FabricSession
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.notify import close_all
+from offpath.dpu_daemon.hosts.batches import lane_batch, parts_of
 from offpath.dpu_daemon.ingress.admission import Admission
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneBatch, LaneConnection
 from offpath.dpu_daemon.requests.sessions import Session, memory_name
 from offpath.sched.jobs import commands, events
-from offpath.sched.jobs.records import Job
+from offpath.sched.jobs.batches import copying
+from offpath.sched.jobs.records import Batch, Job
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 
 if TYPE_CHECKING:
@@ -207,6 +209,11 @@ class Recovery:
             return
         placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
         for job in placed:
+            if job.is_follower:
+                continue
+            if job.batch is not None:
+                self._batch_back(job.batch, link)
+                continue
             if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: the copy is not needed
                 daemon.requests.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
                 continue
@@ -223,6 +230,40 @@ class Recovery:
                 self._never_launched(job, ref, link)
         daemon.host.reattachment.scrub_again(link)
 
+    def _batch_back(self, batch: Batch, link: LaneConnection) -> None:
+        """The lane holds a batch. Members that were answered since keep their rows until its launch or copy ends."""
+        daemon = self._daemon
+        loop, answers = daemon.requests.book_loop, daemon.requests.answers
+        leader, command = batch.members[0], copying(batch)
+        live = [job for job in batch.members if job.state < FIRST_TERMINAL]
+        if leader.is_copying:
+            if live:
+                loop.repeat(command)
+            else:
+                loop.dispatch(events.CopyDone(*batch.copy, error=True))
+            return
+        in_lane = lane_batch(command.members, command.rows, answers.refs)
+        is_lost = leader.is_running and link.last_job != leader.job
+        spoilt = [job for job in live if answers.refs[job.job].is_spoilt]
+        if is_lost and not live:
+            loop.dispatch(events.ResultArrived(leader.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
+        elif is_lost and (spoilt or in_lane is None):  # its launch cannot be built again
+            for job in spoilt:
+                loop.dispatch(events.SlotLost(job.job))
+            if batch.members:
+                loop.dispatch(events.LaunchFailed(batch.members[0].job, batch.members[0].attempt))
+        else:
+            link.ref = answers.refs.get(leader.job) or answers.leaving.get(leader.job)
+            link.batch = in_lane
+            if is_lost or not leader.is_running:
+                self._copy_batch_again(in_lane, link)
+            if is_lost:
+                loop.repeat(
+                    commands.Launch(
+                        leader.job, leader.attempt, link.lease, link.lane, link.generation, leader.kernel, leader.share
+                    )
+                )
+
     def _copy_again(self, ref: JobRef, link: LaneConnection) -> None:
         """Have the worker copy the payload that its launch follows. An engine that keeps orders back counts a copy as
         done when it is ordered, and the order may have died with the former process."""
@@ -232,6 +273,15 @@ class Recovery:
         fabric = ref.session.fabric
         source, nbytes = fabric.payload_offset(ref.slot), ref.header.payload_bytes
         copies.post(fabric.slots, source, link.memory, 0, nbytes, _ignored, None, link.lease)
+        self._daemon.host.lanes.flush_soon()
+
+    def _copy_batch_again(self, batch: LaneBatch | None, link: LaneConnection) -> None:
+        """As `_copy_again`, for a batch."""
+        copies = self._daemon.requests.copies
+        if not copies.engine.keeps_back or link.memory is None or batch is None:
+            return
+        for source, part in parts_of(batch):
+            copies.post(source, part.source, link.memory, part.target, part.nbytes, _ignored, None, link.lease)
         self._daemon.host.lanes.flush_soon()
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneConnection) -> None:

@@ -6,18 +6,18 @@ On the request path: no task, no log line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
 from offpath.bindings import faults
 from offpath.bindings.errors import HostMessageError
 from offpath.bindings.native import pack_answer
 from offpath.bindings.ports import CopyCompletion
 from offpath.bindings.wire import host
+from offpath.dpu_daemon.requests.batch_answers import BatchAnswers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.requests.copies import Copies
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection, Workers
 from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES, RequestStats
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
@@ -27,32 +27,6 @@ _WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
 """A job may expire or overrun just as its result arrives; its answer must not carry the result."""
 _Copied = tuple[JobRef, LaneConnection, host.Result]
 """A result that is being copied out of a lane."""
-
-
-class Workers(Protocol):
-    """The interface to the lanes' workers."""
-
-    @property
-    def awaited(self) -> Collection[tuple[int, int]]:
-        """After a restart: lanes whose workers are expected back."""
-
-    def holds(self, link: LaneConnection) -> bool:
-        """True while the lane's worker is connected."""
-
-    def worker_gone(self, link: LaneConnection, why: str) -> None:
-        """The lane is lost."""
-
-    def copy_failed(self, link: LaneConnection, why: str) -> None:
-        """A copy into or out of the lane ended in an error."""
-
-    def request_proof(self, link: LaneConnection, number: int) -> bool:
-        """Ping the worker; its pong goes to `Answers.proven`. False: the ping cannot be sent."""
-
-    def lane_is_back(self, link: LaneConnection) -> None:
-        """An awaited worker has reattached and sent its pending result."""
-
-    def gpu_index(self, lease: int) -> int:
-        """The lease's GPU as the answer header names it."""
 
 
 class Answers:
@@ -74,6 +48,7 @@ class Answers:
         """Answers of jobs whose result is still being copied: the result must not land after the answer."""
         self.unwritten: dict[int, commands.Answer] = {}
         """After a restart: decided answers whose result only the worker may still have."""
+        self._batches = BatchAnswers(self, book_loop, copies, workers)
         self._unproven: dict[LaneConnection, tuple[JobRef, host.Result]] = {}
         """Fetched results that need a pong: only it proves that the worker lived during the copy."""
         book_loop.on(commands.Answer, self.write)
@@ -100,7 +75,16 @@ class Answers:
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
-        self._take(ref, link, result)
+        if link.batch is not None:
+            self._batches.noted(link.batch, result)
+        self.take(ref, link, result)
+
+    def take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
+        """Handle the result of a launch; ``ref``: its job, or a member of its batch. Raises: HostMessageError."""
+        if link.batch is not None:
+            self._batches.take(link.batch, link, result)
+        else:
+            self._take(ref, link, result)
 
     def _take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         if ref.is_answered or ref.session.is_closed:
@@ -140,11 +124,15 @@ class Answers:
         if result.job != link.resent or result.finished_ns < result.started_ns:
             raise HostMessageError("foreign_job", str(result.job))
         link.resent = 0
-        # Before `_take`: a launch that follows from this result must not look like one that was lost.
+        # Before `take`: a launch that follows from this result must not look like one that was lost.
         self._workers.lane_is_back(link)
+        if result.generation != link.generation or self._batches.take_again(result):
+            return
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
-        if ref is not None and result.generation == link.generation:
-            self._take(ref, link, result)
+        if link.batch is not None:
+            self._batches.take(link.batch, link, result)
+        elif ref is not None:
+            self.take(ref, link, result)
 
     def give_up_unwritten(self) -> None:
         """No worker holds these results: answer that the jobs ran with an unknown outcome."""
@@ -197,10 +185,12 @@ class Answers:
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._workers.holds(waiting[0]):
-            self._take(ref, *waiting)
+            self.take(ref, *waiting)
 
     def proven(self, link: LaneConnection, number: int) -> None:
         """The worker's pong came after its result was fetched. Raises: HostMessageError: there was no such ping."""
+        if self._batches.proven(link, number):
+            return
         ref, result = self._unproven.get(link, (None, None))
         if ref is None or result is None or ref.job != number:
             raise HostMessageError("foreign_job", str(number))
@@ -210,6 +200,7 @@ class Answers:
     def forget(self, link: LaneConnection) -> None:
         """The worker is gone: discard its unproven result."""
         self._unproven.pop(link, None)
+        self._batches.forget(link)
 
     def _ended(self, ref: JobRef, link: LaneConnection, result: host.Result, reason: EndReason) -> None:
         """The lane's part is done. If its worker died meanwhile, the book knows, and the result is discarded."""

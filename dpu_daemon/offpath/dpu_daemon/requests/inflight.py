@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from offpath.bindings.ports import FabricSession, HostConnection, Invitation, Memory
-from offpath.bindings.wire.header import RequestHeader
+from offpath.bindings.wire.header import RequestHeader, Tensor
 from offpath.bindings.wire.host import Result
 
 
@@ -50,6 +51,29 @@ class JobRef:
         self.detail = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A job of a batch and its rows. ``ref`` None: it has its answer, and its rows are thrown away."""
+
+    job: int
+    ref: JobRef | None
+    first_row: int
+    rows: int
+
+
+@dataclass(slots=True, eq=False)
+class LaneBatch:
+    """The batch in a lane: ``tensors`` of all members together, also ``packed`` for the launch."""
+
+    leader: int
+    members: tuple[Member, ...]
+    rows: int
+    tensors: tuple[Tensor, ...]
+    packed: bytes
+    payload_bytes: int
+    has_result: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class LaneConnection:
     """A lane's worker: its channel, and its memory as the copy engine accesses it."""
@@ -67,7 +91,36 @@ class LaneConnection:
     load_ms: int = 0
     ref: JobRef | None = None
     """The job whose payload was last sent here."""
+    batch: LaneBatch | None = None
+    """The batch that was last sent here, if it was one."""
     last_job: int = 0
     """The last launch that a reattached worker had received."""
     resent: int = 0
     """The job whose result a reattached worker sends again: it cannot know whether the daemon received it."""
+
+
+class Workers(Protocol):
+    """The interface to the lanes' workers."""
+
+    @property
+    def awaited(self) -> Collection[tuple[int, int]]:
+        """After a restart: lanes whose workers are expected back."""
+
+    def holds(self, link: LaneConnection) -> bool:
+        """True while the lane's worker is connected."""
+
+    def worker_gone(self, link: LaneConnection, why: str) -> None:
+        """The lane is lost."""
+
+    def copy_failed(self, link: LaneConnection, why: str) -> None:
+        """A copy into or out of the lane ended in an error."""
+
+    def request_proof(self, link: LaneConnection, number: int) -> bool:
+        """Ping the worker; its pong goes to `offpath.dpu_daemon.requests.answers.Answers.proven`. False: the ping
+        cannot be sent."""
+
+    def lane_is_back(self, link: LaneConnection) -> None:
+        """An awaited worker has reattached and sent its pending result."""
+
+    def gpu_index(self, lease: int) -> int:
+        """The lease's GPU as the answer header names it."""

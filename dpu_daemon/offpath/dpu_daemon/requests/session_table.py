@@ -16,6 +16,7 @@ from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.inflight import JobRef
 from offpath.dpu_daemon.requests.pacing import Pacing
 from offpath.dpu_daemon.requests.sessions import Session, memory_name
+from offpath.dpu_daemon.requests.stacking import stack_of
 from offpath.sched.jobs import commands, events
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class SessionTable:
         self._store = store
         self._counters = counters
         self._limits = limits
+        self._kernels = book_loop.book.ledger.kernels
         self._next_job = book_loop.book.ledger.last_job + 1
         book_loop.on(commands.EndSession, self._end)
         book_loop.on(commands.TenantGone, self._tenant_gone)
@@ -142,13 +144,18 @@ class SessionTable:
         self._track(ref)
         deadline_ns = self._book_loop.now_ns() + header.budget_ms * _MS if header.budget_ms else 0
         self._counters["requests"] += 1
-        self._book_loop.dispatch(
-            events.JobSubmitted(
-                job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
-                header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
-                former.job if former is not None else 0,
-            )
+        submitted = events.JobSubmitted(
+            job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
+            header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
+            former.job if former is not None else 0,
         )  # fmt: skip
+        kernel = self._kernels.get(header.kernel_id)
+        if kernel is not None and kernel.batching is not None:
+            rows, stack = stack_of(header)
+            if rows:
+                self._book_loop.dispatch(events.StackSubmitted(submitted, rows, stack))
+                return ref
+        self._book_loop.dispatch(submitted)
         return ref
 
     def credit(self, ref: JobRef) -> None:

@@ -10,25 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from offpath.sched.gpu.policy import Demand, DemandKind, Placement, Policy
+from offpath.sched.gpu.policy import Demand, Placement, Policy
 from offpath.sched.jobs import events, gangs
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
+from offpath.sched.jobs.batches import Batches
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.drain import Draining
 from offpath.sched.jobs.kernels import Kernels
+from offpath.sched.jobs.lanes import Lanes
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
-from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.losses import LOSSES, Loss, is_losing
+from offpath.sched.jobs.records import (
+    BookSettings,
+    Job,
+    JobHeap,
+    Lease,
+    PinnedLease,
+    QueueKind,
+    Session,
+    Tenant,
+    TenantSpec,
+)  # fmt: skip
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
+from offpath.sched.jobs.ripeness import has_need, is_ripe
 from offpath.sched.jobs.service import run_ended, typical_ns
-from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
-_LOSSES = (events.WorkerLost, events.HelperLost, events.GpuLost)
 _TIMER_ROUNDS = 8
 """Rounds of due timers per event. A timer may arm another that is due at once. Fire that one in the same event, so that
 the result does not depend on when ticks arrive."""
@@ -52,11 +65,17 @@ class JobBook:
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
         self.kernels = Kernels(self.ledger, self.leasing, self._end)
         self.reload = Reload(self.ledger, self.leasing, self.limits, self.kernels, self._end, self._lose_lane)
-        self._losing: events.WorkerLost | events.HelperLost | events.GpuLost | None = None
+        self.batches = Batches(
+            self.ledger, self.leasing, self._end, self._leave_lane, self._start, self._start_waiting, self._route
+        )
+        lanes = Lanes(self.ledger, self.leasing, self.renewal, self.limits, self._route)
+        self._losing: Loss | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
+            events.StackSubmitted: self._stack_submitted,
             events.CopyDone: self._copied,
             events.ResultArrived: self._result,
+            events.BatchResult: self._result,
             events.CreditReturned: self._credit,
             events.CancelRequested: self._cancel,
             events.SlotLost: self._slot_lost,
@@ -67,12 +86,12 @@ class JobBook:
             events.HelperLost: self._helper_lost,
             events.GpuLost: self._gpu_lost,
             events.KernelsReloaded: self._kernels_reloaded,
-            events.LaneLoading: self._lane_loading,
-            events.LaneReady: self._lane_ready,
-            events.InstanceFailed: self._instance_failed,
+            events.LaneLoading: lanes.lane_loading,
+            events.LaneReady: lanes.lane_ready,
+            events.InstanceFailed: lanes.instance_failed,
             events.WorkerLost: self._worker_lost,
-            events.LaneScrubbed: self._lane_scrubbed,
-            events.InstanceClosed: self._instance_closed,
+            events.LaneScrubbed: lanes.lane_scrubbed,
+            events.InstanceClosed: lanes.instance_closed,
             events.Drain: Draining(self.ledger).handle,
             events.ConfigChanged: self.reload.changed,
             events.PluginStarted: self._tick,
@@ -85,6 +104,7 @@ class JobBook:
             "watch": self.limits.timer,
             "leave": self.reload.leave_timer,
             "kernel": self.kernels.timer,
+            "ripe": self.batches.timer,
         }
 
     def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
@@ -94,7 +114,7 @@ class JobBook:
         """
         ledger = self.ledger
         kind = type(event)
-        self._losing = event if isinstance(event, _LOSSES) else None
+        self._losing = event if isinstance(event, LOSSES) else None
         ledger.decisions.begin_event()
         if kind is events.PluginStarted:
             self._plugin_started()  # before due timers: those would query a plug-in without state
@@ -162,7 +182,10 @@ class JobBook:
             del self.ledger.sessions[job.session].jobs[job.job]
 
     # -- job life cycle -------------------------------------------------------------------------------------------
-    def _submitted(self, event: events.JobSubmitted, now_ns: int) -> None:
+    def _stack_submitted(self, event: events.StackSubmitted, now_ns: int) -> None:
+        self._submitted(event.submitted, now_ns, event)
+
+    def _submitted(self, event: events.JobSubmitted, now_ns: int, stacks: events.StackSubmitted | None = None) -> None:
         ledger = self.ledger
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
@@ -194,6 +217,11 @@ class JobBook:
             return
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
+        if stacks is not None and self.batches.waits(job, tenant, stacks, now_ns):
+            self._enqueue(job, tenant, now_ns)
+            if is_ripe(tenant.queues[job.queue_kind], ledger, now_ns):
+                self._route(tenant, now_ns)
+            return
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
         if (tenant.queues and demand.kind in tenant.queues) or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
@@ -220,49 +248,64 @@ class JobBook:
         if job.kernel not in self.ledger.kernels:  # no helper could run it, and it would block the queue
             tenant.stranded[job.job] = job
             return
-        kind = job.demand.kind
+        kind = job.queue_kind
         queue = tenant.queues.get(kind)
         if queue is None:
             queue = tenant.queues[kind] = JobHeap()
         queue.push(job)
         tenant.came(job)
-        self.leasing.need(tenant, now_ns)
+        if not job.stack:
+            self.leasing.need(tenant, now_ns)
+        elif job.ripe_ns > now_ns:
+            self.batches.arm(tenant, job.ripe_ns)
 
-    def _unqueue(self, job: Job, tenant: Tenant) -> None:
+    def _unqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         """Remove a job from the queue out of order; its state has already changed."""
         if tenant.stranded.pop(job.job, None) is not None:
             return
-        kind = job.demand.kind
+        kind = job.queue_kind
         tenant.went(job)
-        tenant.queues[kind].removed()
-        self._tidy(tenant, kind)
+        tenant.queues[kind].removed(job)
+        self._tidy(tenant, kind, now_ns)
 
-    def _tidy(self, tenant: Tenant, kind: DemandKind) -> None:
+    def _tidy(self, tenant: Tenant, kind: QueueKind, now_ns: int) -> None:
         if not len(tenant.queues[kind]):
             del tenant.queues[kind]
-        if not tenant.queued:
+        if not tenant.queued or (tenant.stacked and not has_need(tenant, self.ledger, now_ns)):
             self.leasing.need_met(tenant)
 
     def _route(self, tenant: Tenant, now_ns: int) -> None:
         """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
         while tenant.queued:
-            heads = [head for queue in tenant.queues.values() if (head := queue.peek()) is not None]
+            queues = [
+                each for each in tenant.queues.values() if not tenant.stacked or is_ripe(each, self.ledger, now_ns)
+            ]
+            heads = [head for queue in queues if (head := queue.peek()) is not None]
             if len(heads) > 1:
                 heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
             for job in heads:
                 if self._place(job, tenant, now_ns):
-                    tenant.queues[job.demand.kind].pop()
-                    tenant.went(job)
-                    self._tidy(tenant, job.demand.kind)
+                    kind = job.queue_kind
+                    if job.stack:
+                        self.batches.form(job, tenant, tenant.queues[kind], now_ns)
+                    else:
+                        tenant.queues[kind].pop()
+                        tenant.went(job)
+                    self._tidy(tenant, kind, now_ns)
                     break
             else:
+                if heads and tenant.stacked:
+                    self.leasing.need(tenant, now_ns)
                 return
 
     def _copied(self, event: events.CopyDone, now_ns: int) -> None:
         """Handle the end of a copy. If the job was already answered, free the lane. If its lane was lost, the lease may
         now be scrubbed."""
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
-        if job is None or job.attempt != event.attempt or not job.is_copying or job.placement is None:
+        if job is not None and job.batch is not None and self.batches.copied(job.batch, event, now_ns):
+            return
+        is_other = job is None or job.batch is not None or job.attempt != event.attempt
+        if is_other or job is None or not job.is_copying or job.placement is None:
             self.leasing.orphaned_copy_ended((event.job, event.attempt), now_ns)
             return
         job.is_copying = False
@@ -273,10 +316,14 @@ class JobBook:
             self._end(job, JobState.FAILED, EndReason.COPY_FAILED, now_ns)
         else:
             job.copied_ns = now_ns
-            if lease.running_share + job.share <= lease.view.alpha and not lease.waiting:
-                self._launch(job, lease, now_ns)
-            else:
-                lease.waiting.append(job)
+            self._start(job, lease, now_ns)
+
+    def _start(self, job: Job, lease: Lease, now_ns: int) -> None:
+        """Launch what is copied, or have it wait for share."""
+        if lease.running_share + job.share <= lease.view.alpha and not lease.waiting:
+            self._launch(job, lease, now_ns)
+        else:
+            lease.waiting.append(job)
 
     def _launch(self, job: Job, lease: Lease, now_ns: int) -> None:
         assert job.placement is not None
@@ -284,6 +331,8 @@ class JobBook:
         job.is_running = True
         job.launched_ns = now_ns
         job.launches += 1
+        if job.batch is not None:
+            self.batches.launched(job.batch, now_ns)
         lease.running_share += job.share
         if kernel_ns := self.ledger.settings.kernel_ns:
             self.ledger.watch(lease, now_ns + kernel_ns)
@@ -301,19 +350,25 @@ class JobBook:
         if job is None or job.attempt != event.attempt or not job.is_running or job.placement is None:
             return
         job.launches -= 1
+        if job.batch is not None:
+            self.batches.launch_failed(job.batch)
         self._stopped(job)
         lease = self.ledger.leases[job.placement.lease]
         self._lose_lane(lease, job.placement.lane, now_ns)
 
-    def _result(self, event: events.ResultArrived, now_ns: int) -> None:
+    def _result(self, event: events.ResultArrived | events.BatchResult, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
-        if job is None or not job.is_running or job.placement is None:
+        if job is None or not job.is_running or job.placement is None or job.is_follower:
             return
         lease = self.ledger.leases[job.placement.lease]
         if lease.generation != event.generation:
             return
         tenant = self.ledger.tenants[job.demand.tenant]
         run_ended(tenant.service, job.kernel, now_ns - job.launched_ns, now_ns)
+        if job.batch is not None:
+            lease.running_share -= job.share
+            self.batches.ended(job.batch, event, now_ns)
+            return
         self._stopped(job)
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
@@ -359,7 +414,7 @@ class JobBook:
         stages = job.stages(now_ns, started_ns, finished_ns)
         ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
         if was_queued:
-            self._unqueue(job, tenant)
+            self._unqueue(job, tenant, now_ns)
         elif job.placement is not None:
             if job.is_copying or job.is_running:
                 ledger.leaving[job.job] = job
@@ -378,6 +433,8 @@ class JobBook:
         lease = ledger.leases.get(placement.lease)
         if job.is_running:
             self._stopped(job)
+        if job.batch is not None and self.batches.left(job, lease, now_ns):
+            return
         if job.is_copying and lease is not None:
             lease.orphaned_copies.add((job.job, job.attempt))
         job.is_copying = False
@@ -393,39 +450,29 @@ class JobBook:
             ledger.policy.release(placement, job.share, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)
-        while lease.waiting:
-            waiting = lease.waiting[0]
-            if waiting.is_due(now_ns) or lease.running_share + waiting.share > lease.view.alpha:
-                break
-            if self._losing is not None and self._is_losing(waiting):
-                break  # do not launch on what the current event reports as lost
-            lease.waiting.popleft()
-            self._launch(waiting, lease, now_ns)
+        self._start_waiting(lease, now_ns)
         tenant = ledger.tenants[job.demand.tenant]
         if tenant.queued:
             self._route(tenant, now_ns)
         if not lease.jobs:
             self.leasing.went_idle(lease, now_ns)
 
-    def _is_losing(self, job: Job) -> bool:
-        """True if the current event is the loss of the job's lane. Timers due at that event's time fire first."""
-        event = self._losing
-        if isinstance(event, events.WorkerLost):
-            assert job.placement is not None
-            return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
-        assert job.placement is not None and event is not None
-        view = self.ledger.leases[job.placement.lease].view
-        if isinstance(event, events.GpuLost):
-            return event.gpu in view.gpus
-        lost = self.ledger.helpers.connection(event.helper)
-        return lost is not None and any(spec.gpu == view.gpu for spec in lost.gpus)
+    def _start_waiting(self, lease: Lease, now_ns: int) -> None:
+        while lease.waiting:
+            waiting = lease.waiting[0]
+            is_due = any(job.is_due(now_ns) for job in waiting.members) if waiting.batch else waiting.is_due(now_ns)
+            if is_due or lease.running_share + waiting.share > lease.view.alpha:
+                break
+            if self._losing is not None and is_losing(self._losing, waiting, self.ledger):
+                break  # do not launch on what the current event reports as lost
+            lease.waiting.popleft()
+            self._launch(waiting, lease, now_ns)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """Queue the job again in its former position: its kernel did not start, and its payload is still in the
         slot."""
         tenant = self.ledger.tenants[job.demand.tenant]
         self._leave_lane(job, now_ns)
-        job.demand = self.kernels.renewed(job, tenant) or job.demand  # its helper may have reloaded meanwhile
         if reason := self._withdrawn(job):
             self._end(job, JobState.CANCELLED, reason, now_ns)
             return
@@ -449,6 +496,7 @@ class JobBook:
         self.kernels.renew_demands()
         self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
+        self.batches.kernels_changed(now_ns)
         self.leasing.round(now_ns)
 
     def _kernels_reloaded(self, event: events.KernelsReloaded, now_ns: int) -> None:
@@ -459,6 +507,7 @@ class JobBook:
         self.kernels.renew_demands()
         self.reload.end_queued(now_ns)
         self.kernels.joined(event.kernels, now_ns)
+        self.batches.kernels_changed(now_ns)
         for tenant in list(self.ledger.backlogged.values()):
             self._route(tenant, now_ns)  # lanes of other helpers may fit what its jobs need now
         self.leasing.round(now_ns)
@@ -469,6 +518,7 @@ class JobBook:
             return
         leases = self.leasing.helper_lost(gone)
         self.kernels.lost(now_ns)
+        self.batches.kernels_changed(now_ns)
         self._leases_lost(leases, EndReason.HELPER_LOST, now_ns)
 
     def _gpu_lost(self, event: events.GpuLost, now_ns: int) -> None:
@@ -507,7 +557,10 @@ class JobBook:
         run twice."""
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
-        elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS and not self._withdrawn(job)):
+            return
+        tenant = self.ledger.tenants[job.demand.tenant]
+        job.demand = self.kernels.renewed(job, tenant) or job.demand  # its helper may have reloaded meanwhile
+        if not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS and not self._withdrawn(job)):
             self._requeue(job, now_ns)
         else:
             self._stopped(job)
@@ -516,42 +569,11 @@ class JobBook:
     def _stopped(self, job: Job) -> None:
         """The kernel has stopped: free its share. `_leave_lane` frees its lane."""
         job.is_running = False
+        if job.batch is not None and any(other.is_running for other in job.batch.members):
+            return  # the last one frees the share of all
         lease = self.ledger.leases.get(job.placement.lease) if job.placement is not None else None
         if lease is not None:
             lease.running_share -= job.share
-
-    def _lane_loading(self, event: events.LaneLoading, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is None:
-            return
-        is_first = self.leasing.lane_loading(lease, event.lane, now_ns)
-        if is_first or self.renewal.lane_loading(lease, event.lane, now_ns):
-            self.limits.watch(lease)
-
-    def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is None:
-            return
-        is_open = self.leasing.lane_ready(lease, event.lane, now_ns)
-        if is_open:
-            self.renewal.settle(lease, now_ns)  # the helper may have reloaded while the lease was opened
-        if is_open or self.renewal.lane_ready(lease, event.lane, now_ns):
-            self._route(self.ledger.tenants[lease.view.tenant], now_ns)
-
-    def _instance_failed(self, event: events.InstanceFailed, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None and (lease.state is LeaseState.CREATING or lease.is_closing):
-            self.leasing.instance_failed(lease, now_ns)
-
-    def _lane_scrubbed(self, event: events.LaneScrubbed, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None:
-            self.leasing.lane_scrubbed(lease, event.lane)
-
-    def _instance_closed(self, event: events.InstanceClosed, now_ns: int) -> None:
-        lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None:
-            self.leasing.instance_closed(lease, now_ns)
 
     # -- time -----------------------------------------------------------------------------------------------------
     def _tick(self, event: events.Tick | events.PluginStarted, now_ns: int) -> None:

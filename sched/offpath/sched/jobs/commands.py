@@ -18,6 +18,20 @@ class Copy:
 
 
 @record
+class CopyBatch:
+    """Copy the payloads of several jobs into the lane, tensor by tensor: rows of one tensor lie together. Report one
+    CopyDone with ``job`` and ``attempt`` when all copies have ended. ``job``: the leader, in whose name the batch is
+    launched. ``members``: each job with its first row, the leader first. ``rows``: of all."""
+
+    job: int
+    attempt: int
+    lease: int
+    lane: int
+    rows: int
+    members: tuple[tuple[int, int], ...]
+
+
+@record
 class Launch:
     """Signal the lane's worker. The book records LAUNCHED before this is sent; it is sent at most once."""
 
@@ -126,6 +140,6 @@ class TenantGone:
 
 Command = (
     Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone | PluginDecision
-    | RenewLane
+    | RenewLane | CopyBatch
 )  # fmt: skip
 """A `PluginDecision` requires no action of the shell: it records a policy plug-in's decision in the journal."""

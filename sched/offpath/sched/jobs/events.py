@@ -47,6 +47,17 @@ class JobSubmitted:
 
 
 @record
+class StackSubmitted:
+    """A `JobSubmitted` of a kernel that batches. ``rows``: the first dimension of each of its tensors. ``stack``: equal
+    for requests whose tensors agree in number, dtype and further dimensions, never 0. An event of its own, so that the
+    record of any other request does not change."""
+
+    submitted: JobSubmitted
+    rows: int
+    stack: int
+
+
+@record
 class CancelRequested:
     """The requester cancels the job, or an operator (``operator_uid``) does."""
 
@@ -97,11 +108,41 @@ class ResultArrived:
 
 
 @record
+class BatchResult:
+    """The worker reports the end of a batch's launch, as `ResultArrived` does in the name of its leader. ``failed``:
+    members for which another reason than ``reason`` holds."""
+
+    job: int
+    generation: int
+    reason: EndReason
+    started_ns: int
+    finished_ns: int
+    failed: tuple[tuple[int, EndReason], ...]
+
+
+@record
+class Batching:
+    """How a kernel's requests share launches. ``max_rows``: the most rows of a batch, at least 2. ``delay_ns``: how
+    long a request waits for others at most. ``preferred``: sizes in rows, ascending, at which a batch does not wait
+    longer."""
+
+    max_rows: int
+    delay_ns: int = 0
+    preferred: tuple[int, ...] = ()
+
+    @property
+    def enough(self) -> int:
+        """Rows from which on a batch does not wait for more."""
+        return self.preferred[0] if self.preferred else self.max_rows
+
+
+@record
 class Kernel:
     """A kernel that helpers serve: id, demand R in percent of a GPU, name (opaque to the book).
 
     ``models``: the GPU models that it runs on, each with its R (``share`` is then the least of these); empty: all.
-    ``memory_bytes``: device memory that its worker needs besides the lane's buffers; 0: not known.
+    ``memory_bytes``: device memory that its worker needs besides the lane's buffers; 0: not known. ``batching``: None:
+    each of its requests has its own launch.
     """
 
     kernel: int
@@ -109,6 +150,7 @@ class Kernel:
     name: str = ""
     models: ModelShares = ()
     memory_bytes: int = 0
+    batching: Batching | None = None
 
 
 @record
@@ -233,5 +275,6 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | GpuLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost
-    | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick | KernelsReloaded
+    | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick | KernelsReloaded | StackSubmitted
+    | BatchResult
 )  # fmt: skip

@@ -17,6 +17,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import launch_due_ns
 from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
 from offpath.sched.jobs.records import MS, Job, Tenant, TenantSpec
+from offpath.sched.jobs.ripeness import is_ripe
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.record import record
 
@@ -79,7 +80,23 @@ def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: i
     ahead = _ahead(job, ledger)
     estimate = ends_in_ns(job, tenant, now_ns)
     where = f"queued for {_ms(now_ns - job.accepted_ns)}"
-    return Explanation(where, obstacles(job, tenant, ledger, gpus, now_ns), ahead, estimate)
+    waits = _waits_for_others(job, tenant, ledger, now_ns)
+    return Explanation(where, waits or obstacles(job, tenant, ledger, gpus, now_ns), ahead, estimate)
+
+
+def _waits_for_others(job: Job, tenant: Tenant, ledger: Ledger, now_ns: int) -> tuple[Hold, ...]:
+    """What a job that batches still waits for; empty if only a lane is missing."""
+    queue = tenant.queues.get(job.queue_kind) if job.stack else None
+    kernel = ledger.kernels.get(job.kernel)
+    if queue is None or kernel is None or kernel.batching is None or is_ripe(queue, ledger, now_ns):
+        return ()
+    jobs = queue.waiting()
+    first_ns = min([each.ripe_ns for each in jobs]) - now_ns
+    text = (
+        f"it waits to share a launch: {_jobs(sorted(each.job for each in jobs))} of its kernel have {queue.rows} rows, "
+        f"{kernel.batching.enough} are enough; they wait for {_ms(first_ns)} at most"
+    )
+    return (Hold(Cause.BATCH, text, (Unblocker.TIME, Unblocker.OTHER_REQUEST), (), ()),)
 
 
 def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
@@ -89,14 +106,19 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
     more = f" and {len(lease.view.others)} more" if lease.is_gang else ""
     instance = f"{lease.view.profile} of {lease.view.gpu}{more}"
     place = f"lane {job.placement.lane} of lease {lease.view.lease} ({instance})"
+    if job.batch is not None:
+        rows = sum([each.rows for each in job.members])
+        numbers = [each.job for each in job.members]
+        place += f", with {job.rows} of the {rows} rows of a batch of {_jobs(numbers)}"
+    leader = job.members[0]
     if job.is_running:
         ran = now_ns - job.launched_ns
         return Explanation(f"its kernel has run for {_ms(ran)} in {place}", (), 0, left)
     if job.is_copying:
         copying = now_ns - job.placed_ns
         return Explanation(f"its payload has been copying for {_ms(copying)} to {place}", (), 0, None)
-    ahead = lease.waiting.index(job) if job in lease.waiting else 0
-    running = [each.job for each in lease.jobs.values() if each.is_running]
+    ahead = lease.waiting.index(leader) if leader in lease.waiting else 0
+    running = [each.job for each in lease.occupants if each.is_running]
     text = (
         f"{lease.running_share} of the lease's {lease.view.alpha} % are in use by {_jobs(running)}, "
         f"this job needs {job.share}"
@@ -193,6 +215,7 @@ _END_CAUSE = {
     EndReason.RESULT_TOO_LARGE: Cause.KERNEL,
     EndReason.KERNEL_OVERRAN: Cause.KERNEL,
     EndReason.KERNEL_GONE: Cause.KERNEL,
+    EndReason.RESULT_NOT_SPLIT: Cause.KERNEL,
 }
 
 
@@ -307,6 +330,10 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     EndReason.KERNEL_OVERRAN: (
         "its kernel exceeded its time limit; its worker was killed",
         (Unblocker.OTHER_REQUEST, Unblocker.CONFIGURATION),
+    ),
+    EndReason.RESULT_NOT_SPLIT: (
+        "its kernel was called for a batch, and did not return the batch's rows in each tensor",
+        (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.KERNEL_GONE: (
         "no helper served its kernel for longer than the configuration allows",

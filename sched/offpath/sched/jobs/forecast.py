@@ -77,7 +77,8 @@ class _Line:
         self.start_ns = 0
         self.running: list[tuple[int, int]] = []
         """(end, share), by end."""
-        jobs = lease.jobs.values()
+        jobs = lease.occupants
+        until = until.members[0] if until is not None else None
         for job in jobs:
             if job.is_running:
                 self._run(paces.left_ns(job), job.share)
@@ -184,16 +185,16 @@ def work_ns(tenant: Tenant, now_ns: int) -> int:
     if counted < tenant.queued:
         total_ns = total_ns * tenant.queued // counted
     for lease in leases:
-        for job in lease.jobs.values():
+        for job in lease.occupants:
             total_ns += paces.left_ns(job) // abreast[job.share]
     return total_ns
 
 
 def _is_idle_for(share: int, lease: Lease) -> bool:
     """True if a lane and enough share are free: the job could start now."""
-    if lease.state is not LeaseState.WARM or len(lease.jobs) >= lease.view.lanes:
+    if lease.state is not LeaseState.WARM or len(jobs := lease.occupants) >= lease.view.lanes:
         return False
-    return sum(job.share for job in lease.jobs.values()) + share <= lease.view.alpha
+    return sum(job.share for job in jobs) + share <= lease.view.alpha
 
 
 def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: _Paces) -> int:
@@ -201,7 +202,7 @@ def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: 
     if len(tenant.waiting) > _CLASSES:
         return _NEVER_NS
     ahead = [count * paces[kernel] for (queued, kernel, *_), count in tenant.waiting.items() if queued >= priority]
-    return sum(ahead) + sum(paces.left_ns(job) for lease in leases for job in lease.jobs.values())
+    return sum(ahead) + sum(paces.left_ns(job) for lease in leases for job in lease.occupants)
 
 
 def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int, paces: _Paces) -> int:
@@ -228,8 +229,8 @@ def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enou
         for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
             if (rank, accepted_ns, number) >= turn:
                 break
-            if ahead.demand.is_restricted and enough_ns < _NEVER_NS:
-                continue  # where it runs is not certain, so it may not delay this job
+            if (ahead.demand.is_restricted or ahead.stack) and enough_ns < _NEVER_NS:
+                continue  # where it runs, or with which others, is not certain, so it may not delay this job
             line = _earliest(lines, ahead.demand)
             if line is not None:
                 line.seat(ahead, line.holds(ahead.demand), paces)

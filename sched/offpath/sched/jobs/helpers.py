@@ -181,7 +181,7 @@ def _of_one_kind(number: int, helpers: list[Helper]) -> list[Helper]:
 
 def _offered(number: int, helpers: list[Helper]) -> events.Kernel:
     """The kernel as those that are connected offer it, or else as former ones did: for each GPU model the largest R,
-    and the largest memory. It accepts every model if one of them does."""
+    the largest memory, and the smallest batches. It accepts every model if one of them does."""
     asked = [each for each in helpers if each.number] or helpers
     offers = [kernel for each in asked for kernel in each.kernels if kernel.kernel == number]
     first = max(offers, key=lambda kernel: kernel.share)
@@ -192,4 +192,13 @@ def _offered(number: int, helpers: list[Helper]) -> events.Kernel:
         models[model] = max(share, models.get(model, 0))
     table = tuple(sorted(models.items())) if all(kernel.models for kernel in offers) else ()
     share = min(models.values()) if table else max([kernel.share for kernel in offers] + list(models.values()))
-    return replace(first, share=share, models=table, memory_bytes=max(kernel.memory_bytes for kernel in offers))
+    memory_bytes = max(kernel.memory_bytes for kernel in offers)
+    return replace(first, share=share, models=table, memory_bytes=memory_bytes, batching=_batching(offers))
+
+
+def _batching(offers: list[events.Kernel]) -> events.Batching | None:
+    """A batch may run on any of the helpers: of the smallest size, and only if all of them batch."""
+    each = [kernel.batching for kernel in offers if kernel.batching is not None]
+    if len(each) < len(offers):
+        return None
+    return min(each, key=lambda batching: (batching.max_rows, batching.delay_ns, batching.preferred))

@@ -17,6 +17,7 @@ from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, JobHeap, KnownKernel, Tenant
+from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.states import EndReason, JobState
 
 MOST_KERNELS: Final = 256
@@ -50,12 +51,12 @@ class Kernels:
             for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
                 if (demand := self.renewed(job, tenant)) is not None:
                     tenant.went(job)
-                    tenant.queues[job.demand.kind].removed()
-                    if not len(tenant.queues[job.demand.kind]):
-                        del tenant.queues[job.demand.kind]
+                    tenant.queues[job.queue_kind].removed(job)
+                    if not len(tenant.queues[job.queue_kind]):
+                        del tenant.queues[job.queue_kind]
                     job.attempt += 1  # its entry in the former queue is void
                     job.demand, job.share = demand, demand.share
-                    tenant.queues.setdefault(demand.kind, JobHeap()).push(job)
+                    tenant.queues.setdefault(job.queue_kind, JobHeap()).push(job)
                     tenant.came(job)
             for job in tenant.stranded.values():
                 job.demand = self.renewed(job, tenant) or job.demand
@@ -128,8 +129,8 @@ class Kernels:
         tenant.queues.clear()
         waiting = sorted([*staying, *back], key=lambda job: job.job)
         for job in waiting:
-            tenant.queues.setdefault(job.demand.kind, JobHeap()).push(job)
-        if waiting:
+            tenant.queues.setdefault(job.queue_kind, JobHeap()).push(job)
+        if has_need(tenant, self._ledger, now_ns):
             self._leasing.need(tenant, now_ns)
         else:
             self._leasing.need_met(tenant)

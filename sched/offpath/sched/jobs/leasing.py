@@ -20,6 +20,7 @@ from offpath.sched.jobs.demands import demand_of, instances_of
 from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant, TenantSpec
+from offpath.sched.jobs.ripeness import is_ripe
 from offpath.sched.jobs.states import LeaseState
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
@@ -303,7 +304,7 @@ class Leasing:
         tenant.room = set()
         for kind in sorted(tenant.queues, reverse=True):
             head = tenant.queues[kind].peek()
-            if head is None:
+            if head is None or not is_ripe(tenant.queues[kind], self._ledger, now_ns):
                 continue
             plan = self._plan(head.demand, tenant, now_ns, frozenset(), reserved | tenant.room)
             if isinstance(plan, LeasePlan):

@@ -104,4 +104,7 @@ class Ledger:
         if kind == "leave":
             assert isinstance(who, str)
             return who in self.departing
+        if kind == "ripe":
+            assert isinstance(who, str)
+            return who in self.tenants and self.tenants[who].ripe_timer_ns == when_ns
         return True

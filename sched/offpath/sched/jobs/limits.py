@@ -15,7 +15,15 @@ LoseLane = Callable[[Lease, int, int], None]
 
 
 def launch_due_ns(job: Job, settings: BookSettings) -> int:
-    """Time at which a running job exceeds its limit and its worker is killed; 0 for never."""
+    """Time at which a running job exceeds its limit and its worker is killed; 0 for never. A batch has the last limit
+    of its members, so that an answered one does not end the others."""
+    if job.batch is None:
+        return _due_ns(job, settings)
+    dues = [_due_ns(member, settings) for member in job.batch.members]
+    return max(dues) if all(dues) else 0
+
+
+def _due_ns(job: Job, settings: BookSettings) -> int:
     launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
     is_spared = job.state is JobState.EXPIRED and not settings.kills_expired
     answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
@@ -47,7 +55,7 @@ class Limits:
         elif lease.state is LeaseState.SCRUBBING:
             self._leasing.scrub_overran(lease)
         else:
-            for job in [job for job in lease.jobs.values() if 0 < self._job_due_ns(job) <= now_ns]:
+            for job in [job for job in lease.occupants if 0 < self._job_due_ns(job) <= now_ns]:
                 self._overran(job, lease, now_ns)
             self._end_renewals(lease, now_ns)
             self.watch(lease)
@@ -65,7 +73,7 @@ class Limits:
             return lease.since_ns + limit_ns if limit_ns else 0
         if lease.state is LeaseState.SCRUBBING:
             return lease.since_ns + settings.scrub_ns if settings.scrub_ns and not lease.is_closing else 0
-        dues = [self._job_due_ns(job) for job in lease.jobs.values()]
+        dues = [self._job_due_ns(job) for job in lease.occupants]
         dues += [self._lane_due_ns(lease, lane) for lane in lease.renewing]
         return min((due for due in dues if due), default=0)
 
@@ -90,6 +98,7 @@ class Limits:
         assert job.placement is not None
         lane = job.placement.lane
         self._leasing.kill_lane(lease, lane)
-        if job.state < FIRST_TERMINAL:
-            self._end(job, JobState.FAILED, EndReason.KERNEL_OVERRAN, now_ns)
+        for member in list(job.members):
+            if member.state < FIRST_TERMINAL:
+                self._end(member, JobState.FAILED, EndReason.KERNEL_OVERRAN, now_ns)
         self._lose_lane(lease, lane, now_ns)

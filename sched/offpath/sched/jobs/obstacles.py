@@ -40,6 +40,7 @@ class Cause(Enum):
     REQUESTER = "requester"
     OPERATOR = "operator"
     KERNEL = "kernel"
+    BATCH = "batch"
     FAULT = "fault"
 
 

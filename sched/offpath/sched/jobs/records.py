@@ -5,13 +5,16 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from offpath.sched.gpu.geometry import Slice
-from offpath.sched.gpu.policy import Demand, DemandKind, LeaseView, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 MS = 1_000_000
+QueueKind = tuple[Any, ...]
+"""What jobs of one queue have in common: the kind of their demand; if they batch, also their kernel and stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,11 @@ class KnownKernel:
 @dataclass(slots=True, eq=False)
 class Job:
     """One request. Times are 0 until set. ``attempt`` rises each time it goes back to the queue. ``share``: R on the
-    GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's."""
+    GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's.
+
+    ``stack``: jobs of a kernel with the same number may share a launch; 0: it has its own. ``rows``: its part of one.
+    ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on. Of the
+    batch whose launch has ended, ``led_by`` is the leader, and ``first_row`` where its rows were."""
 
     job: int
     session: int
@@ -127,6 +134,27 @@ class Job:
     origin: int = 0
     share: int = 0
     asked_share: int = 0
+    rows: int = 0
+    stack: int = 0
+    ripe_ns: int = 0
+    batch: Batch | None = None
+    led_by: int = 0
+    first_row: int = 0
+
+    @property
+    def queue_kind(self) -> QueueKind:
+        """The queue that it waits in."""
+        return (*self.demand.kind, self.kernel, self.stack) if self.stack else self.demand.kind
+
+    @property
+    def is_follower(self) -> bool:
+        """True if it is in a batch that another job leads: that one stands for the lane."""
+        return self.batch is not None and self.batch.members[0] is not self
+
+    @property
+    def members(self) -> list[Job]:
+        """The jobs of its launch."""
+        return self.batch.members if self.batch else [self]
 
     def is_due(self, now_ns: int) -> bool:
         """True if the deadline has passed: answer the job, do not start it."""
@@ -166,6 +194,16 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
+class Batch:
+    """Jobs of one tenant, kernel and stack in one lane, in the order of their rows; the first is the leader. ``copy``:
+    job and attempt of the last `CopyBatch`. ``is_ending``: the rows of members that leave are not closed up."""
+
+    members: list[Job]
+    copy: tuple[int, int]
+    is_ending: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Lease:
     """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α. ``orphaned_copies``:
     copies (job, attempt) that still write although their lane was lost; the lease is not scrubbed before they end.
@@ -202,6 +240,11 @@ class Lease:
     free_lanes: list[int] = field(default_factory=list)
 
     @property
+    def occupants(self) -> list[Job]:
+        """One job for each lane that holds any: of a batch its leader."""
+        return [job for job in self.jobs.values() if not job.is_follower]
+
+    @property
     def is_gang(self) -> bool:
         """True if it is on several GPUs."""
         return bool(self.view.others)
@@ -215,16 +258,20 @@ class Lease:
 @dataclass(slots=True, eq=False)
 class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per kind of demand, so that a large job that waits for a
-    large lease does not block small ones. ``room``: slices that are being cleared for its next lease. ``failures``:
-    leases in a row that could not be opened. ``outgoing``: sessions of a removed tenant that still wait for answers;
-    they keep that state if the tenant is added again. ``need_timer_ns``: when its need is checked next, 0 for never.
-    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, may be
-    overtaken: it has a deadline, or more than R decides which instances it fits). ``stranded``: queued jobs, by number,
-    of kernels that no helper has; they are in no queue and not in ``waiting``."""
+    large lease does not block small ones, and one for each kernel and stack that batches. ``room``: slices that are
+    being cleared for its next lease. ``failures``: leases in a row that could not be opened. ``outgoing``: sessions
+    of a removed tenant that still wait for answers; they keep that state if the tenant is added again.
+    ``need_timer_ns``: when its need is checked next, 0 for never. ``service``: run times of its kernels, by kernel.
+    ``waiting``: count of queued jobs by (priority, kernel, R, may be overtaken: it has a deadline, it batches, or
+    more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
+    when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
+    has; they are in no queue and not in ``waiting``."""
 
     spec: TenantSpec
-    queues: dict[DemandKind, JobHeap] = field(default_factory=dict)
+    queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
     queued: int = 0
+    stacked: int = 0
+    ripe_timer_ns: int = 0
     jobs: int = 0
     held_share: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -243,18 +290,25 @@ class Tenant:
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""
-        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0 or job.demand.is_restricted
+        kind = self._waiting_kind(job)
         self.waiting[kind] = self.waiting.get(kind, 0) + 1
         self.queued += 1
+        self.stacked += job.stack > 0
 
     def went(self, job: Job) -> None:
         """Count a job as no longer queued."""
-        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0 or job.demand.is_restricted
+        kind = self._waiting_kind(job)
         self.queued -= 1
+        self.stacked -= job.stack > 0
         if self.waiting[kind] == 1:
             del self.waiting[kind]
         else:
             self.waiting[kind] -= 1
+
+    @staticmethod
+    def _waiting_kind(job: Job) -> tuple[int, int, int, bool]:
+        is_uncertain = job.deadline_ns > 0 or job.stack > 0 or job.demand.is_restricted
+        return job.priority, job.kernel, job.demand.share, is_uncertain
 
     @property
     def backlog(self) -> int:
@@ -263,18 +317,20 @@ class Tenant:
 
 
 class JobHeap:
-    """Queued jobs of one tenant and demand: by priority, highest first, then by arrival, including jobs that were
-    placed and came back.
+    """Queued jobs of one tenant and kind: by priority, highest first, then by arrival, including jobs that were placed
+    and came back. ``rows``: the sum of theirs.
 
     A job removed out of order stays in the heap until it surfaces or until half of the heap is such entries. Memory
     thus stays bounded by twice the live jobs.
     """
 
-    __slots__ = ("_dead", "_entries")
+    __slots__ = ("_dead", "_entries", "_ripe_ns", "rows")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, int, int, Job]] = []
         self._dead = 0
+        self._ripe_ns = 0
+        self.rows = 0
 
     def __len__(self) -> int:
         return len(self._entries) - self._dead
@@ -292,6 +348,15 @@ class JobHeap:
     def push(self, job: Job) -> None:
         """Add a queued job."""
         heapq.heappush(self._entries, (-job.priority, job.accepted_ns, job.job, job.attempt, job))
+        if job.stack:
+            self._ripe_ns = min(self._ripe_ns, job.ripe_ns) if self.rows else job.ripe_ns
+            self.rows += job.rows
+
+    def is_aged(self, now_ns: int) -> bool:
+        """True if one of the jobs has waited for others as long as it may."""
+        if self.rows and self._ripe_ns <= now_ns:
+            self._ripe_ns = min([job.ripe_ns for job in self.waiting()])  # the former minimum may have left
+        return self.rows > 0 and self._ripe_ns <= now_ns
 
     def peek(self) -> Job | None:
         """Return the next job."""
@@ -305,15 +370,16 @@ class JobHeap:
 
     def pop(self) -> None:
         """Remove the job that `peek` returned."""
-        heapq.heappop(self._entries)
+        self.rows -= heapq.heappop(self._entries)[4].rows
 
     def queued(self) -> list[int]:
         """Numbers of the queued jobs, in order."""
         return [e[4].job for e in sorted(self._entries) if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
 
-    def removed(self) -> None:
+    def removed(self, job: Job) -> None:
         """Note that a job in the heap is no longer queued."""
         self._dead += 1
+        self.rows -= job.rows
         if self._dead > 32 and self._dead * 2 > len(self._entries):
             self._entries = [e for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
             heapq.heapify(self._entries)

@@ -33,6 +33,7 @@ from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.records import (
+    Batch,
     BookSettings,
     Job,
     JobHeap,
@@ -49,7 +50,8 @@ from offpath.sched.jobs.timers import Key
 from offpath.sched.plain import field_names, from_plain, own_hints, to_plain
 
 _POINTERS: Final[dict[type, frozenset[str]]] = {
-    Job: frozenset(),
+    Job: frozenset({"batch"}),
+    Batch: frozenset({"members"}),
     Session: frozenset({"jobs"}),
     Lease: frozenset({"jobs", "waiting"}),
     Tenant: frozenset({"queues", "leases", "outgoing", "stranded"}),
@@ -84,6 +86,11 @@ def snapshot(book: JobBook) -> dict[str, Any]:
     return {
         "policy": [ledger.policy.name, to_plain(ledger.policy.state())],
         "jobs": [_own(job) for job in jobs.values()],
+        "batches": [
+            [_own(batch), [job.job for job in batch.members]]
+            for batch in {id(job.batch): job.batch for job in jobs.values()}.values()
+            if batch is not None
+        ],
         "live": list(ledger.jobs),
         "leaving": list(ledger.leaving),
         "sessions": [[_own(session), list(session.jobs)] for session in ledger.sessions.values()],
@@ -138,6 +145,10 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
     ledger.helpers.restored(from_plain(list[Helper], helpers), last)
     leasing.know_gpus()
     jobs: dict[int, Job] = {job.job: job for job in (_made(Job, fields) for fields in data["jobs"])}
+    for fields, numbers in data["batches"]:
+        batch: Batch = _made(Batch, fields, members=[jobs[number] for number in numbers])
+        for member in batch.members:
+            member.batch = batch
     ledger.jobs = _picked(jobs, data["live"])
     ledger.leaving = _picked(jobs, data["leaving"])
     for fields, numbers in data["sessions"]:
@@ -150,9 +161,9 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         lease.waiting = deque(jobs[number] for number in waiting)
         ledger.leases[lease.view.lease] = lease
     for tenant, queues, leases, outgoing, stranded in tenants:
-        waiting, tenant.waiting, tenant.queued = tenant.waiting, {}, 0
+        waiting, tenant.waiting, tenant.queued, tenant.stacked = tenant.waiting, {}, 0, 0
         for numbers in queues:
-            tenant.queues[jobs[numbers[0]].demand.kind] = heap = JobHeap()
+            tenant.queues[jobs[numbers[0]].queue_kind] = heap = JobHeap()
             for number in numbers:
                 if jobs[number].state is not JobState.QUEUED:
                     raise PlainError(f"job {number} is in a queue but {jobs[number].state.name}")
@@ -192,10 +203,10 @@ def _own(value: Any) -> list[Any]:
     return [to_plain(getattr(value, name)) for name in field_names(kind) if name not in pointers]
 
 
-def _made(kind: Any, data: list[Any]) -> Any:
+def _made(kind: Any, data: list[Any], **pointers: Any) -> Any:
     names = [name for name in field_names(kind) if name not in _POINTERS[kind]]
     hints = own_hints(kind)
-    return kind(**{name: from_plain(hints[name], item) for name, item in zip(names, data, strict=True)})
+    return kind(**{name: from_plain(hints[name], item) for name, item in zip(names, data, strict=True)}, **pointers)
 
 
 def _picked(among: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:

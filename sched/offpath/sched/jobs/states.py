@@ -62,6 +62,7 @@ class EndReason(Enum):
     NO_GPU_MODEL = "no_gpu_model"
     NO_INSTANCE_MEMORY = "no_instance_memory"
     KERNEL_NOT_PERMITTED = "kernel_not_permitted"
+    RESULT_NOT_SPLIT = "result_not_split"
 
 
 class LeaseState(Enum):

@@ -80,6 +80,7 @@ class Recording:
         self._jobs: dict[int, TraceJob] = {}
         self._gangs = 0
         self._ran: dict[int, int] = {}
+        self._followers: dict[int, tuple[int, ...]] = {}
         self._took: dict[int, int] = {}
         self._opened: dict[int, int] = {}
         self._closed: dict[int, int] = {}
@@ -91,6 +92,8 @@ class Recording:
     def add(self, value: events.Event | commands.Command, now_ns: int) -> None:
         """Add an event that the book received at ``now_ns``, or a command that it returned."""
         self.last_ns = max(self.last_ns, now_ns)
+        if isinstance(value, events.StackSubmitted):
+            value = value.submitted
         if isinstance(value, events.JobSubmitted):
             kernel = self._kernels.get(value.kernel)
             tenant = self._tenant.get(value.session)
@@ -104,8 +107,14 @@ class Recording:
                     )
                 elif need.share > 100:
                     self._gangs += 1
-        elif isinstance(value, events.ResultArrived):
+        elif isinstance(value, events.ResultArrived | events.BatchResult):
             self._ran[value.job] = max(0, value.finished_ns - value.started_ns)
+            for job in self._followers.pop(value.job, ()):  # a batch is one job of the trace, that of its leader
+                self._jobs.pop(job, None)
+        elif isinstance(value, commands.CopyBatch):
+            self._followers[value.job] = tuple(job for job, _ in value.members[1:])
+        elif isinstance(value, commands.Copy):
+            self._followers.pop(value.job, None)
         elif isinstance(value, commands.Answer) and value.state is JobState.COMPLETED:
             self._took[value.job] = value.stages[-1]
         elif isinstance(value, events.SessionOpened):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 NAMES: Final = {
+    "batching": "batching",
     "daemon": "daemon",
     "gpu": "gpu.benchmark",
     "gpu-policy": "gpu_policy",

@@ -95,7 +95,7 @@ class _Found:
         for value in codec.values(entry):
             if codec.is_event(value):
                 self.kinds[type(value).__name__] += 1
-                self.accepted += isinstance(value, events.JobSubmitted)
+                self.accepted += isinstance(value, events.JobSubmitted | events.StackSubmitted)
                 if type(value) in _LINES:
                     self.counts[_LINES[type(value)]] += 1
             else:

@@ -129,5 +129,10 @@ ENTRIES: Final = (
             "the kernel ran for longer than `limits.kernel_ms`; its worker was killed",
             "fix the kernel, send it less at once, or raise `limits.kernel_ms`",
         ),
+        (
+            "result_not_split",
+            "the kernel ran on a batch, and a tensor of its result does not have one row for each row of the batch",
+            "return one row for each row of the arguments, or declare the kernel without `max_batch`",
+        ),
     ),
 )

@@ -41,6 +41,9 @@ _TIMES_MASK: Final = 0xFFFF
 _COPY = struct.Struct("<QIQI")
 _LAUNCH = struct.Struct("<QIQIQIH")
 _ANSWER = struct.Struct("<QQHBIQQ6Q")
+_STACK = struct.Struct("<IQ")
+_COPY_BATCH = struct.Struct("<QIQIIH")
+_MEMBER = struct.Struct("<QI")
 
 
 def _joined(*parts: struct.Struct) -> struct.Struct:
@@ -58,12 +61,12 @@ EVENTS: Final[tuple[type, ...]] = (
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
     events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain, events.PluginStarted,
-    events.LaneLoading, events.GpuLost, events.KernelsReloaded,
+    events.LaneLoading, events.GpuLost, events.KernelsReloaded, events.StackSubmitted, events.BatchResult,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
     commands.KillLane, commands.EndSession, commands.TenantGone, PluginDecision,
-    commands.RenewLane,
+    commands.RenewLane, commands.CopyBatch,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
 FIRST_COMMAND: Final = 0x40
@@ -104,6 +107,26 @@ def _unpack_submitted(data: bytes) -> events.JobSubmitted:
     )
 
 
+def _unpack_stacked(data: bytes) -> events.StackSubmitted:
+    rows, stack = _STACK.unpack_from(data)
+    return events.StackSubmitted(_unpack_submitted(data[_STACK.size :]), rows, stack)
+
+
+def _pack_copy_batch(command: commands.CopyBatch) -> bytes:
+    head = _COPY_BATCH.pack(
+        command.job, command.attempt, command.lease, command.lane, command.rows, len(command.members)
+    )
+    return head + b"".join([_MEMBER.pack(job, row) for job, row in command.members])
+
+
+def _unpack_copy_batch(data: bytes) -> commands.CopyBatch:
+    job, attempt, lease, lane, rows, count = _COPY_BATCH.unpack_from(data)
+    members = tuple((member, row) for member, row in _MEMBER.iter_unpack(data[_COPY_BATCH.size :]))
+    if len(members) != count:
+        raise ValueError(f"{len(members)} members instead of {count}")
+    return commands.CopyBatch(job, attempt, lease, lane, rows, members)
+
+
 def _unpack_answer(data: bytes) -> commands.Answer:
     job, session, reason, state, wait_ms, lease, generation, *stages = _ANSWER.unpack(data)
     queued, copy, launch, kernel, back, total = stages
@@ -126,6 +149,8 @@ _PACK: Final[dict[type, Callable[[Any], bytes]]] = {
     ),
     events.CreditReturned: lambda e: _JOB.pack(e.job),
     events.Tick: lambda e: b"",
+    events.StackSubmitted: lambda e: _STACK.pack(e.rows, e.stack) + _pack_submitted(e.submitted),
+    commands.CopyBatch: _pack_copy_batch,
     commands.Copy: lambda c: _COPY.pack(c.job, c.attempt, c.lease, c.lane),
     commands.Launch: lambda c: _LAUNCH.pack(c.job, c.attempt, c.lease, c.lane, c.generation, c.kernel, c.share),
     commands.Answer: lambda c: _ANSWER.pack(
@@ -138,6 +163,8 @@ _UNPACK: Final[dict[type, Callable[[bytes], Any]]] = {
     events.ResultArrived: _unpack_result,
     events.CreditReturned: lambda data: events.CreditReturned(*_JOB.unpack(data)),
     events.Tick: lambda data: events.Tick(),
+    events.StackSubmitted: _unpack_stacked,
+    commands.CopyBatch: _unpack_copy_batch,
     commands.Copy: lambda data: commands.Copy(*_COPY.unpack(data)),
     commands.Launch: lambda data: commands.Launch(*_LAUNCH.unpack(data)),
     commands.Answer: _unpack_answer,

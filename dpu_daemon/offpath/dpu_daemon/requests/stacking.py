@@ -1,0 +1,125 @@
+"""How requests' tensors lie in one lane: which of them stack, where the rows of each go, and whose rows a result has.
+
+Pure functions over tensor descriptors. They never touch a payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from math import prod
+from typing import Final
+
+from offpath.bindings.errors import HeaderError
+from offpath.bindings.wire.header import (
+    DTYPES,
+    FLAG_PAYLOAD_CRC,
+    RequestHeader,
+    Tensor,
+    pack_tensors,
+    unpack_tensors,
+)
+
+ALIGN: Final = 64
+"""Tensors of a batch, and of a member's result, start at multiples of this many bytes."""
+NOT_STACKABLE: Final = (0, 0)
+Shape = tuple[tuple[int, tuple[int, ...]], ...]
+"""Dtype and dimensions without the first of each tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes to copy: ``nbytes`` at ``source`` to ``target``."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
+def stack_of(header: RequestHeader) -> tuple[int, int]:
+    """The rows of a request and the number of its stack. Rows 0: it does not stack. It has no tensors, or one without
+    dimensions, or they differ in the first; they overlap; or a checksum covers the payload as a whole."""
+    if not header.tensor_count or header.flags & FLAG_PAYLOAD_CRC:
+        return NOT_STACKABLE
+    return _stack_of(header.tensors, header.payload_bytes)
+
+
+@lru_cache(maxsize=1024)  # callers repeat their shapes
+def _stack_of(packed: bytes, payload_bytes: int) -> tuple[int, int]:
+    tensors = unpack_tensors(packed, payload_bytes)
+    rows = {tensor.dims[0] if tensor.dims else 0 for tensor in tensors}
+    if len(rows) != 1 or 0 in rows or sum(tensor.nbytes for tensor in tensors) > payload_bytes:
+        return NOT_STACKABLE
+    digest = blake2b(repr(shape_of(tensors)).encode(), digest_size=8).digest()
+    return rows.pop(), int.from_bytes(digest, "little") or 1
+
+
+def shape_of(tensors: Sequence[Tensor]) -> Shape:
+    """What tensors of requests that stack have in common."""
+    return tuple((tensor.dtype, tensor.dims[1:]) for tensor in tensors)
+
+
+def laid_out(shape: Shape, rows: int) -> tuple[Tensor, ...]:
+    """Tensors of this shape with that many rows, one behind the other; those without bytes take no place."""
+    tensors, at = [], 0
+    for dtype, dims in shape:
+        nbytes = rows * row_bytes(dtype, dims)
+        tensors.append(Tensor(dtype, (rows, *dims), at if nbytes else 0, nbytes))
+        at += (nbytes + ALIGN - 1) // ALIGN * ALIGN
+    return tuple(tensors)
+
+
+def row_bytes(dtype: int, dims: tuple[int, ...]) -> int:
+    """Length of one row."""
+    return DTYPES[dtype][1] * prod(dims)
+
+
+def end_of(tensors: Sequence[Tensor]) -> int:
+    """Length of a payload or result that ends with the last of these tensors."""
+    return max((tensor.offset + tensor.nbytes for tensor in tensors), default=0)
+
+
+def scattered(member: Sequence[Tensor], batch: Sequence[Tensor], first_row: int) -> Iterator[Part]:
+    """Where a member's tensors lie in those of its batch, from the row ``first_row`` on."""
+    for own, whole in zip(member, batch, strict=True):
+        at = whole.offset + first_row * row_bytes(whole.dtype, whole.dims[1:])
+        yield Part(own.offset, at, own.nbytes)
+
+
+def result_tensors(packed: bytes, result_bytes: int, rows: int, *, is_least: bool = False) -> tuple[Tensor, ...] | None:
+    """The tensors of a batch's result. None: not every one of them has ``rows`` rows, so the members' cannot be told
+    apart. ``is_least``: some members are not known any more, so there may be more rows."""
+    try:
+        tensors = unpack_tensors(packed, result_bytes)
+    except HeaderError:
+        return None
+    if is_least and tensors and tensors[0].dims:
+        rows = max(rows, tensors[0].dims[0])
+    has_rows = all(tensor.dims and tensor.dims[0] == rows for tensor in tensors)
+    return tensors if has_rows and (tensors or not result_bytes) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A member's part of a result: its packed descriptors, its length, and which bytes it has of the whole."""
+
+    tensors: bytes
+    nbytes: int
+    parts: tuple[Part, ...]
+
+    def cut(self, inline: bytes) -> bytes:
+        """The member's result, out of the whole one."""
+        own = bytearray(self.nbytes)
+        for part in self.parts:
+            own[part.target : part.target + part.nbytes] = inline[part.source : part.source + part.nbytes]
+        return bytes(own)
+
+
+@lru_cache(maxsize=1024)
+def share_of(tensors: tuple[Tensor, ...], first_row: int, rows: int) -> Share:
+    """The rows ``first_row`` to ``first_row + rows`` of each tensor of a result."""
+    own = laid_out(shape_of(tensors), rows)
+    parts = tuple(Part(part.target, part.source, part.nbytes) for part in scattered(own, tensors, first_row))
+    return Share(pack_tensors(own), end_of(own), parts)

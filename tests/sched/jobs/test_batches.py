@@ -1,0 +1,333 @@
+"""Batches by hand: when one is formed, of whom, and what becomes of it. `shadow_batches` judges them in every world."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpath.sched.jobs import events
+from offpath.sched.jobs.batches import PADDING_BYTES
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.commands import Answer, Command, Copy, CopyBatch, KillLane, Launch
+from offpath.sched.jobs.explain import explain
+from offpath.sched.jobs.records import MS, BookSettings
+from offpath.sched.jobs.snapshot import restore, snapshot
+from offpath.sched.jobs.states import EndReason, JobState
+
+from ..gpus import MIB, a100
+from .book_harness import ADA, BOB, SETTINGS, BookHarness, ended
+
+BATCHED = events.Kernel(4, 14, "batched", batching=events.Batching(8, 5 * MS))
+PREFERRED = events.Kernel(5, 14, "preferred", batching=events.Batching(8, 5 * MS, (2, 4)))
+PLAIN = events.Kernel(1, 14, "plain")
+STACK = 7
+
+
+class Harness(BookHarness):
+    """With a warm lease 1 of two lanes for ada, whose share is enough for one of these kernels."""
+
+    def __init__(self, settings: BookSettings = SETTINGS, *kernels: events.Kernel) -> None:
+        super().__init__(settings=settings, is_joined=False)
+        self.send(0, events.HelperJoined(1, (a100(),), kernels or (PLAIN, BATCHED, PREFERRED)))
+        self.run(0, 901)
+        self.warm(0, 1)
+        self.send(0, events.CopyDone(901, 0))
+        self.result(0, 901, 1)
+
+    def stack(
+        self,
+        at_ms: float,
+        job: int,
+        rows: int = 1,
+        stack: int = STACK,
+        session: int = ADA,
+        kernel: int = 4,
+        *,
+        by_ms: float = 0,
+        priority: int = 0,
+        payload: int = 100,
+        idempotent: bool = False,
+    ) -> tuple[Command, ...]:
+        self.ids[session] = self.ids.get(session, 0) + 1
+        submitted = events.JobSubmitted(
+            job, session, self.ids[session], kernel, 0, priority, int(by_ms * MS), payload, idempotent
+        )
+        return self.send(at_ms, events.StackSubmitted(submitted, rows, stack))
+
+    def launched(self, *rows: int) -> None:
+        """A batch of jobs 1, 2, … with these rows runs in lane 1 of lease 1."""
+        for number, each in enumerate(rows, start=1):
+            self.stack(10, number, each)
+        (copy,) = self.tick(15)
+        assert isinstance(copy, CopyBatch)
+        self.send(15, events.CopyDone(copy.job, copy.attempt))
+
+
+def copy_batch(lane: int, *members: tuple[int, int], rows: int, attempt: int = 0) -> CopyBatch:
+    return CopyBatch(members[0][0], attempt, 1, lane, rows, members)
+
+
+def launch(job: int, lane: int, attempt: int = 0, kernel: int = 4) -> Launch:
+    return Launch(job, attempt, 1, lane, 1, kernel, 14)
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def test_jobs_wait_for_others_for_the_delay_of_their_kernel_and_are_then_copied_and_launched_as_one(
+    harness: Harness,
+) -> None:
+    assert harness.stack(10, 1, rows=2) == ()
+    assert harness.stack(12, 2, rows=3) == ()
+    assert harness.book.next_deadline_ns() == 15 * MS
+    assert harness.tick(14.9) == ()
+    assert harness.tick(15) == (copy_batch(0, (1, 0), (2, 2), rows=5),)
+    assert harness.send(16, events.CopyDone(1, 0)) == (launch(1, 0),)
+    assert harness.book.ledger.leases[1].running_share == 14
+    assert harness.result(18, 1, 1) == (
+        ended(1, JobState.COMPLETED, EndReason.NONE, 8, lease=1),
+        ended(2, JobState.COMPLETED, EndReason.NONE, 6, lease=1),
+    )
+    assert harness.book.ledger.leases[1].running_share == 0
+    assert not harness.book.ledger.leases[1].jobs
+
+
+def test_enough_rows_end_the_wait_at_once(harness: Harness) -> None:
+    assert harness.stack(10, 1, rows=5) == ()
+    assert harness.stack(10, 2, rows=3) == (copy_batch(0, (1, 0), (2, 5), rows=8),)
+
+
+def test_a_preferred_size_ends_the_wait(harness: Harness) -> None:
+    assert harness.stack(10, 1, kernel=5) == ()
+    assert harness.stack(10, 2, kernel=5) == (copy_batch(0, (1, 0), (2, 1), rows=2),)
+
+
+def test_a_batch_grows_while_no_lane_is_free_and_takes_the_largest_preferred_size(harness: Harness) -> None:
+    harness.run(1, 902)
+    harness.run(1, 903)
+    for job in range(1, 6):
+        assert harness.stack(10, job, kernel=5) == ()
+    out = harness.result(11, 902, 1)
+    assert copy_batch(0, (1, 0), (2, 1), (3, 2), (4, 3), rows=4) in out
+    assert harness.result(12, 903, 1)[1:] == ()  # one is left, and waits for others
+    assert harness.tick(15) == (Copy(5, 0, 1, 1),)
+
+
+def test_a_delay_of_zero_waits_for_nobody_but_for_a_lane(harness: Harness) -> None:
+    at_once = events.Kernel(4, 14, "batched", batching=events.Batching(8))
+    harness = Harness(SETTINGS, PLAIN, at_once)
+    assert harness.stack(10, 1) == (Copy(1, 0, 1, 0),)
+    assert harness.stack(10, 2) == (Copy(2, 0, 1, 1),)
+    assert (harness.stack(10, 3), harness.stack(10, 4)) == ((), ())
+    harness.send(10, events.CopyDone(1, 0))
+    assert copy_batch(0, (3, 0), (4, 1), rows=2) in harness.result(11, 1, 1)
+
+
+def test_only_jobs_of_one_stack_and_one_tenant_share_a_batch(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2, stack=8)
+    harness.stack(10, 3, session=BOB)
+    assert harness.tick(15)[:2] == (Copy(1, 0, 1, 0), Copy(2, 0, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "stack", "kernel"), [(0, STACK, 4), (8, STACK, 4), (9, STACK, 4), (1, 0, 4), (1, 7, 1)]
+)
+def test_what_cannot_share_a_launch_or_fills_one_does_not_wait(
+    harness: Harness, rows: int, stack: int, kernel: int
+) -> None:
+    assert harness.stack(10, 1, rows, stack, kernel=kernel) == (Copy(1, 0, 1, 0),)
+
+
+def test_a_deadline_that_comes_near_ends_the_wait(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2, by_ms=17)
+    assert harness.tick(11.9) == ()
+    assert harness.tick(12) == (copy_batch(0, (1, 0), (2, 1), rows=2),)
+
+
+def test_members_are_taken_by_priority_then_by_age(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2, priority=1)
+    harness.stack(10, 3)
+    assert harness.tick(15) == (copy_batch(0, (2, 0), (1, 1), (3, 2), rows=3),)
+
+
+def test_a_batch_has_no_more_bytes_than_a_lane(harness: Harness) -> None:
+    half = (MIB - PADDING_BYTES) // 2
+    harness.stack(10, 1, payload=half)
+    harness.stack(10, 2, payload=half)
+    harness.stack(10, 3, payload=half)
+    assert harness.tick(15) == (copy_batch(0, (1, 0), (2, 1), rows=2), Copy(3, 0, 1, 1))
+
+
+def test_what_waits_for_others_opens_no_further_lease(harness: Harness) -> None:
+    for at_ms in range(10, 200, 3):
+        harness.stack(at_ms, at_ms)
+        for copy in harness.tick(at_ms + 2.9):
+            if isinstance(copy, Copy | CopyBatch):
+                harness.send(at_ms + 2.9, events.CopyDone(copy.job, copy.attempt))
+                harness.result(at_ms + 2.95, copy.job, 1)
+    assert list(harness.book.ledger.leases) == [1]
+
+
+def test_a_member_cancelled_during_the_copy_is_left_out_and_the_others_are_copied_again(harness: Harness) -> None:
+    for job in (1, 2, 3):
+        harness.stack(10, job, rows=2)
+    assert harness.tick(15) == (copy_batch(0, (1, 0), (2, 2), (3, 4), rows=6),)
+    cancelled = ended(1, JobState.CANCELLED, EndReason.CANCELLED_BY_REQUESTER, 6, lease=1)
+    assert harness.send(16, events.CancelRequested(1)) == (cancelled,)
+    assert harness.send(17, events.CopyDone(1, 0)) == (copy_batch(0, (2, 0), (3, 2), rows=4, attempt=1),)
+    assert harness.send(18, events.CopyDone(2, 1)) == (launch(2, 0, attempt=1),)
+
+
+def test_the_last_member_of_a_batch_goes_on_as_a_job_of_its_own(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2)
+    harness.tick(15)
+    harness.send(16, events.CancelRequested(1))
+    assert harness.send(17, events.CopyDone(1, 0)) == (Copy(2, 1, 1, 0),)
+    assert harness.send(18, events.CopyDone(2, 1)) == (launch(2, 0, attempt=1),)
+    assert harness.result(19, 2, 1) == (ended(2, JobState.COMPLETED, EndReason.NONE, 9, lease=1),)
+
+
+def test_a_member_that_expires_while_the_batch_waits_for_share_is_never_launched() -> None:
+    half = events.Kernel(2, 14, "half")
+    harness = Harness(SETTINGS, PLAIN, half, BATCHED)
+    harness.run(1, 902, kernel=2)  # its lease has 14 %: the batch is copied, and waits
+    harness.stack(10, 1)
+    harness.stack(10, 2, by_ms=30)
+    assert harness.tick(15) == (copy_batch(1, (1, 0), (2, 1), rows=2),)
+    assert harness.send(16, events.CopyDone(1, 0)) == ()
+    expired = ended(2, JobState.EXPIRED, EndReason.DEADLINE_PASSED, 20, lease=1)
+    assert harness.tick(30) == (expired, Copy(1, 1, 1, 1))
+    assert harness.send(31, events.CopyDone(1, 1)) == ()
+    assert launch(1, 1, attempt=1) in harness.result(32, 902, 1)
+
+
+def test_a_member_cancelled_after_the_launch_is_answered_and_the_others_complete(harness: Harness) -> None:
+    harness.launched(1, 1)
+    assert harness.send(16, events.CancelRequested(1)) == (
+        ended(1, JobState.CANCELLED, EndReason.CANCELLED_BY_REQUESTER, 6, lease=1),
+    )
+    assert harness.result(17, 1, 1) == (ended(2, JobState.COMPLETED, EndReason.NONE, 7, lease=1),)
+    assert not harness.book.ledger.leaving
+    assert harness.book.ledger.leases[1].running_share == 0
+
+
+def test_members_may_have_other_reasons_than_the_rest(harness: Harness) -> None:
+    harness.launched(1, 1, 1)
+    result = events.BatchResult(1, 1, EndReason.NONE, 0, 0, ((2, EndReason.RESULT_TOO_LARGE),))
+    assert harness.send(17, result) == (
+        ended(1, JobState.COMPLETED, EndReason.NONE, 7, lease=1),
+        ended(2, JobState.FAILED, EndReason.RESULT_TOO_LARGE, 7, lease=1),
+        ended(3, JobState.COMPLETED, EndReason.NONE, 7, lease=1),
+    )
+
+
+def test_a_failed_copy_fails_all_members(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2)
+    harness.tick(15)
+    out = harness.send(16, events.CopyDone(1, 0, error=True))
+    assert [(c.job, c.reason) for c in out if isinstance(c, Answer)] == [
+        (1, EndReason.COPY_FAILED), (2, EndReason.COPY_FAILED),
+    ]  # fmt: skip
+
+
+def test_of_a_lost_launch_those_that_may_run_again_do_and_the_others_have_an_unknown_outcome(harness: Harness) -> None:
+    harness.stack(10, 1, idempotent=True)
+    harness.stack(10, 2)
+    harness.stack(10, 3, idempotent=True)
+    harness.tick(15)
+    harness.send(15, events.CopyDone(1, 0))
+    out = harness.send(16, events.WorkerLost(1, 0, 1))
+    assert ended(2, JobState.OUTCOME_UNKNOWN, EndReason.WORKER_LOST, 6, lease=1) in out
+    queued = [job.job for queue in harness.book.ledger.tenants["ada"].queues.values() for job in queue.waiting()]
+    assert queued == [1, 3]
+
+
+def test_a_launch_that_was_not_sent_queues_all_members_again(harness: Harness) -> None:
+    harness.launched(1, 1)
+    harness.send(16, events.LaunchFailed(1, 0))
+    jobs = harness.book.ledger.jobs
+    assert [(jobs[number].state, jobs[number].launches) for number in (1, 2)] == [(JobState.QUEUED, 0)] * 2
+    assert harness.book.ledger.leases[1].running_share == 0
+
+
+def test_an_overrun_batch_fails_all_its_members_and_kills_one_worker() -> None:
+    harness = Harness(BookSettings(lanes=2, landing_bytes=MIB, result_bytes=MIB, kernel_ns=20 * MS, linger_ns=MS))
+    harness.launched(1, 1)
+    harness.send(16, events.CancelRequested(1))
+    assert harness.tick(20) == ()  # the answered member lingers, and the other still runs
+    assert harness.tick(35)[:2] == (
+        KillLane(1, 0, 1, 1), ended(2, JobState.FAILED, EndReason.KERNEL_OVERRAN, 25, lease=1),
+    )  # fmt: skip
+
+
+def test_a_kernel_that_batches_no_longer_launches_what_waits_alone(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2)
+    out = harness.send(11, events.KernelsReloaded(1, (PLAIN, events.Kernel(4, 14, "batched")), 1))
+    assert not [each for each in out if isinstance(each, CopyBatch)]  # its lanes run the former code
+    assert [c for c in harness.send(12, events.LaneReady(1, 0, 1)) if isinstance(c, Copy)] == [Copy(1, 0, 1, 0)]
+
+
+def test_a_book_restored_from_a_snapshot_goes_on_with_its_batches(harness: Harness) -> None:
+    harness.launched(1, 2)
+    harness.stack(16, 3)
+    harness.stack(16, 4)
+    book = restore(snapshot(harness.book))
+    assert snapshot(book) == snapshot(harness.book)
+    for event, at_ns in (
+        (events.CancelRequested(2), 17 * MS),
+        (events.Tick(), 21 * MS),
+        (events.CopyDone(3, 0), 22 * MS),
+        (events.ResultArrived(1, 1, EndReason.NONE, 0, 0), 23 * MS),
+    ):
+        assert book.handle(event, at_ns) == harness.book.handle(event, at_ns)
+
+
+def test_a_slot_lost_at_a_restart_leaves_the_batch(harness: Harness) -> None:
+    for job in (1, 2, 3):
+        harness.stack(10, job)
+    harness.tick(15)
+    lost, again = harness.send(16, events.SlotLost(1))
+    assert isinstance(lost, Answer)
+    assert lost.state is JobState.RETRY_SAFE
+    assert again == copy_batch(0, (2, 0), (3, 1), rows=2, attempt=1)
+
+
+def test_a_slot_lost_at_a_restart_takes_along_members_that_were_answered_during_the_copy(harness: Harness) -> None:
+    for job in (1, 2, 3):
+        harness.stack(10, job)
+    harness.tick(15)
+    harness.send(16, events.CancelRequested(2))
+    assert harness.send(17, events.SlotLost(1))[1:] == (Copy(3, 1, 1, 0),)
+    assert not harness.book.ledger.leaving
+    assert harness.send(18, events.SlotLost(3))[1:] == ()
+    assert not harness.book.ledger.leases[1].jobs
+
+
+def test_explain_shows_the_batch_its_rows_and_what_it_waits_for(harness: Harness) -> None:
+    def of(number: int, at_ms: int) -> str:
+        ledger = harness.book.ledger
+        shown = explain(ledger.jobs[number], ledger, tuple(harness.book.leasing.gpus), at_ms * MS)
+        return "; ".join([shown.where, *[hold.text for hold in shown.holds]])
+
+    harness.stack(10, 1, rows=2)
+    harness.stack(10, 2)
+    waits = "jobs 1, 2 of its kernel have 3 rows, 8 are enough; they wait for 3.0 ms at most"
+    assert waits in of(1, 12)
+    harness.tick(15)
+    assert "with 1 of the 3 rows of a batch of jobs 1, 2" in of(2, 16)
+
+
+def test_jobs_that_do_not_batch_have_the_commands_and_the_queue_that_they_had() -> None:
+    plain, batching = Harness(SETTINGS, PLAIN), Harness(SETTINGS, PLAIN, BATCHED)
+    for at_ms, job in ((10, 1), (10, 2), (11, 3)):
+        assert plain.submit(at_ms, job) == batching.submit(at_ms, job)
+    kinds = [list(each.book.ledger.tenants["ada"].queues) for each in (plain, batching)]
+    assert kinds[0] == kinds[1] == [(14, 0, (), ())]
+    assert isinstance(batching.book, JobBook)
