@@ -115,6 +115,7 @@ def test_a_reload_changes_what_is_declared(cluster: Cluster, fake: FakeHost) -> 
     [
         ([ECHO, ECHO], 2, "was described before"),
         ([declared("third")], 1, "is not among the helper's kernels"),
+        ([ECHO.model_copy(update={"inputs": 2 * ECHO.inputs})], 1, "has two tensors or labels of one name"),
     ],
 )
 def test_a_helper_that_describes_wrongly_is_cut_off(

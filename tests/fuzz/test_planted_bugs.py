@@ -91,7 +91,7 @@ BUGS = [
     ("gateway_body", "bodies", "if len(data) > most:", "if len(data) > most + 1:"),
     ("gateway_body", "bodies", "if not engine.eof or engine.unused_data:", "if not engine.eof:"),
     ("gateway_infer", "inference", "    if rest:\n", "    if not rest:\n"),
-    ("gateway_infer", "inference", "except (orjson.JSONDecodeError, RecursionError)", "except RecursionError"),
+    ("gateway_infer", "inference", "except ControlError as fault", "except KeyError as fault"),
     ("gateway_grpc", "grpc_calls", "if next(raw, None) is not None:", "if next(raw, None):"),
     ("config", "config.tables", 'extra="forbid", ', ""),
     ("config", "config.checks", "setdefault(tenant.name, at) != at:", "setdefault(tenant.name, at) < at - 1:"),

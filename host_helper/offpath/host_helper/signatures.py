@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import DTYPE_CODES
-from offpath.bindings.wire.signatures import KernelSignature, TensorSpec
+from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, has_a_name_twice
 
 Declared = Mapping[str, tuple[str, Sequence[int]]]
 """Dtype and dims by the tensor's name, in the order of the kernel's arguments or results."""
@@ -49,6 +49,8 @@ def signature(
     except ValidationError as fault:
         one = fault.errors()[0]
         raise ValueError(f"{'.'.join(str(part) for part in one['loc']) or 'signature'}: {one['msg']}") from None
+    if has_a_name_twice(declared):
+        raise ValueError("a name occurs twice")
     if len(control.encode(declared)) > host.MAX_MESSAGE_BYTES:
         raise ValueError("its tensors' names are too long for one message")
     return declared

@@ -174,7 +174,7 @@ class Described(_Message):
 
     kind: Literal["described"] = "described"
     name: Name
-    signature: KernelSignature | None
+    signature: KernelSignature | None = None
 
 
 _ToDaemon = Hello | Redeem | Describe | Goodbye

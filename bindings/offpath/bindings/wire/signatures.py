@@ -6,9 +6,9 @@ signature.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from offpath.bindings.wire.fields import STRICT, Name
 from offpath.bindings.wire.header import MAX_DIMS, MAX_TENSORS
@@ -53,12 +53,11 @@ class KernelSignature(_Message):
     inputs: Tensors
     outputs: Tensors
 
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        for each in (self.labels, [one.name for one in self.inputs], [one.name for one in self.outputs]):
-            if len(set(each)) < len(each):
-                raise ValueError("a name occurs twice")
-        return self
+
+def has_a_name_twice(signature: KernelSignature) -> bool:
+    """Whether two labels, two inputs or two outputs have one name, which no signature may."""
+    lists = (signature.labels, [one.name for one in signature.inputs], [one.name for one in signature.outputs])
+    return any(len(set(each)) < len(each) for each in lists)
 
 
 def matches(shape: tuple[int, ...], declared: list[int]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
-from offpath.bindings.wire.signatures import KernelSignature
+from offpath.bindings.wire.signatures import KernelSignature, has_a_name_twice
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import events
 
@@ -59,13 +59,15 @@ def take_detail(
     needs: dict[str, control.KernelNeeds],
     signatures: dict[str, KernelSignature],
 ) -> None:
-    """Record what was said of a kernel. Raises: ProtocolError: it is not the helper's, is described twice, or needs one
-    GPU model twice."""
+    """Record what was said of a kernel. Raises: ProtocolError: it is not the helper's, is described twice, or names one
+    thing twice."""
     if detail.name not in {offer.name for offer in offers}:
         raise wrong_detail(detail, "is not among the helper's kernels")
     if detail.name in (needs if isinstance(detail, control.KernelNeeds) else signatures):
         raise wrong_detail(detail, "was described before")
     if isinstance(detail, KernelSignature):
+        if has_a_name_twice(detail):
+            raise wrong_detail(detail, "has two tensors or labels of one name")
         signatures[detail.name] = detail
         return
     _check_needs(detail)

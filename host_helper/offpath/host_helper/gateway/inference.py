@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
+from offpath.bindings.errors import ControlError
+from offpath.bindings.wire import document
 from offpath.host_helper.gateway.answers import Output
 from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked, of_raw
 from offpath.host_helper.gateway.datatypes import NO_JSON
@@ -29,9 +31,9 @@ def read(model: Model, regions: Regions, body: memoryview, header_length: str | 
     if length > MOST_JSON_BYTES:
         raise Refused(413, "RESOURCE_EXHAUSTED", f"the JSON part has at most {MOST_JSON_BYTES} bytes")
     try:
-        header = orjson.loads(body[:length])
-    except (orjson.JSONDecodeError, RecursionError) as fault:
-        raise unparsable(f"failed to parse the request JSON buffer: {str(fault)[:100]}") from None
+        header = document.read(bytes(body[:length]))
+    except ControlError as fault:
+        raise unparsable(f"failed to parse the request JSON buffer: {fault.detail[:100]}") from None
     if not isinstance(header, dict):
         raise unparsable("failed to parse the request JSON buffer: it is not an object")
     parameters = _object(header, "parameters", "the request")

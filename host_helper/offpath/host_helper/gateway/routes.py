@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import orjson
 
+from offpath.bindings.errors import ControlError
+from offpath.bindings.wire import document
 from offpath.host_helper.gateway import bodies, inference
 from offpath.host_helper.gateway.errors import Refused, not_found, unavailable, unparsable, unsupported
 from offpath.host_helper.gateway.heads import Head
@@ -147,8 +149,8 @@ def _region(tenant: Tenant, head: Head, body: memoryview, matched: re.Match[str]
     if is_cuda:
         raise unsupported("CUDA shared memory is not served: the GPUs are not this host's")
     try:
-        asked = orjson.loads(body)
-    except (orjson.JSONDecodeError, RecursionError):
+        asked = document.read(bytes(body))
+    except ControlError:
         raise unparsable("failed to parse the request JSON buffer") from None
     if not isinstance(asked, dict):
         raise unparsable("failed to parse the request JSON buffer: it is not an object")
