@@ -286,6 +286,11 @@ class SlotsAtWork(RuleBasedStateMachine):
 TestSlotsAtWork = SlotsAtWork.TestCase
 
 
+def test_numpys_scalars_are_arrays_without_dimensions(session: Session, table: Table) -> None:
+    _, received = session.request(table.fill(1, [np.float32(1.5), np.int64(7)], DEFAULT_OPTIONS, "me"))  # type: ignore[list-item]
+    assert [(each.shape, each.item()) for each in received] == [((), 1.5), ((), 7)]
+
+
 class Elsewhere:
     """A source: numbers that are written where they are wanted."""
 

@@ -136,7 +136,7 @@ class SlotTable(Generic[_W]):
         for array, offset in zip(arrays, offsets, strict=True):
             if not array.nbytes:
                 continue
-            if not isinstance(array, np.ndarray):
+            if not isinstance(array, (np.ndarray, np.generic)):  # numpy's scalars lie in the slot as arrays do
                 array.read_into(view[offset : offset + array.nbytes])
             elif array.flags.c_contiguous:
                 view[offset : offset + array.nbytes] = flat_bytes(array)
