@@ -24,7 +24,7 @@ from ...support.processes import until
 __all__ = ["make_cluster"]
 pytestmark = pytest.mark.not_fast("the packages of others are in another environment")
 ROOT = Path(__file__).resolve().parents[3]
-MOST_BYTES = 500_000
+MOST_BYTES = 600_000
 ENTRY = "import sys; from offpath.cli.host import main; sys.exit(main())"
 
 
@@ -99,6 +99,17 @@ def test_alone_it_has_the_helper_and_the_requester_and_not_the_daemon(python: Pa
     assert "'Helper'" in said
     assert str(python.parent.parent) in said
     assert said.endswith("[None]\n")
+
+
+def test_each_command_of_hosts_has_its_module(python: Path, tmp_path: Path) -> None:
+    said = run(
+        python,
+        "import importlib\nfrom offpath.cli.host import COMMANDS\n"
+        "for module, _ in COMMANDS.values():\n    importlib.import_module(f'offpath.cli.{module}')\n"
+        "import offpath.host_helper.gateway.serve\nprint(len(COMMANDS))\n",
+        tmp_path,
+    )
+    assert int(said) > 10
 
 
 def command(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
