@@ -1,0 +1,173 @@
+"""The protocol over gRPC, with messages of our own, on a real node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from offpath.host_helper.gateway.grpc_server import METHODS, STREAM
+from offpath.host_helper.gateway.messages import SERVICE, classes
+
+from .conftest import Open
+from .rig import ROWS, Rig
+
+Messages = Any
+
+
+class Stub:
+    """Calls of one tenant."""
+
+    def __init__(self, channel: grpc.aio.Channel, token: str | None) -> None:
+        self._channel = channel
+        self.metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
+
+    async def call(self, method_name: str, /, timeout: float | None = 20.0, **fields: Any) -> Any:
+        request = fields.pop("request", None) or getattr(classes(), f"{method_name}Request")(**fields)
+        method = self._channel.unary_unary(
+            f"/{SERVICE}/{method_name}", lambda message: message.SerializeToString(),
+            getattr(classes(), f"{method_name}Response").FromString,
+        )  # fmt: skip
+        return await method(request, timeout=timeout, metadata=self.metadata)
+
+    def stream(self, requests: AsyncIterator[Any]) -> Any:
+        method = self._channel.stream_stream(
+            f"/{SERVICE}/{STREAM}", lambda message: message.SerializeToString(),
+            classes().ModelStreamInferResponse.FromString,
+        )  # fmt: skip
+        return method(requests, timeout=20.0, metadata=self.metadata)
+
+
+@pytest.fixture
+async def gateway(open_gateway: Open) -> Rig:
+    return await open_gateway(grpc="127.0.0.1:0", http="")
+
+
+@pytest.fixture
+async def channel(gateway: Rig) -> AsyncIterator[grpc.aio.Channel]:
+    assert gateway.gateway.grpc is not None
+    async with grpc.aio.insecure_channel(gateway.gateway.grpc.address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ada(channel: grpc.aio.Channel) -> Stub:
+    return Stub(channel, Rig.token("ada"))
+
+
+def request(array: Any = ROWS, name: str = "x", datatype: str = "FP32", model: str = "scaling", **fields: Any) -> Any:
+    made = classes().ModelInferRequest(model_name=model, **fields)
+    made.inputs.add(name=name, datatype=datatype, shape=array.shape)
+    made.raw_input_contents.append(array.tobytes())
+    return made
+
+
+async def refused(answer: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await answer
+    return error.value.code().name, error.value.details()
+
+
+async def test_what_there_is(ada: Stub) -> None:
+    assert (await ada.call("ServerLive")).live
+    assert (await ada.call("ServerReady")).ready
+    assert (await ada.call("ServerMetadata")).name == "offpath"
+    assert (await ada.call("ModelReady", name="scaling")).ready
+    assert not (await ada.call("ModelReady", name="nope")).ready
+    metadata = await ada.call("ModelMetadata", name="scaling", version="stable")
+    assert (metadata.versions, metadata.inputs[0].datatype, list(metadata.inputs[0].shape)) == (["2"], "FP32", [-1, 3])
+    config = (await ada.call("ModelConfig", name="scaling")).config
+    assert (config.name, config.input[0].data_type, list(config.output[0].dims)) == ("scaling", 11, [-1, 3])
+    assert [each.name for each in (await ada.call("RepositoryIndex")).models] == [
+        "identity",
+        "lying",
+        "napping",
+        "scaling",
+    ]
+
+
+async def test_tensors_as_bytes_and_as_numbers(ada: Stub) -> None:
+    answer = await ada.call("ModelInfer", request=request(id="r1"))
+    assert (answer.id, answer.model_name, answer.model_version) == ("r1", "scaling", "2")
+    assert (answer.outputs[0].name, list(answer.outputs[0].shape)) == ("y", [2, 3])
+    assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [0, 2, 4, 6, 8, 10]
+    made = classes().ModelInferRequest(model_name="scaling")
+    made.inputs.add(name="x", datatype="FP32", shape=[1, 3]).contents.fp32_contents.extend([1, 2, 3])
+    answer = await ada.call("ModelInfer", request=made)
+    assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [2, 4, 6]
+
+
+async def test_a_wrong_request_is_told_what_is_wrong(ada: Stub) -> None:
+    call = ada.call
+    assert await refused(call("ModelInfer", request=request(model="nope"))) == (
+        "NOT_FOUND", "Request for unknown model: 'nope' is not found",
+    )  # fmt: skip
+    assert await refused(call("ModelInfer", request=request(datatype="INT32"))) == (
+        "INVALID_ARGUMENT", "inference input 'x' data-type is 'INT32', but model 'scaling' expects 'FP32'",
+    )  # fmt: skip
+    assert (await refused(call("ModelInfer", request=request(np.zeros((1, 4), np.float32)))))[0] == "INVALID_ARGUMENT"
+    made = request()
+    made.raw_input_contents.append(b"more")
+    assert (await refused(call("ModelInfer", request=made)))[0] == "INVALID_ARGUMENT"
+    made = request()
+    del made.raw_input_contents[:]
+    made.inputs[0].parameters["shared_memory_region"].string_param = "zz"
+    made.inputs[0].parameters["shared_memory_byte_size"].int64_param = 24
+    assert await refused(call("ModelInfer", request=made)) == (
+        "NOT_FOUND", "Unable to find shared memory region: 'zz'",
+    )  # fmt: skip
+    assert (await refused(call("RepositoryModelLoad", model_name="scaling")))[0] == "UNAVAILABLE"
+    assert (await refused(call("CudaSharedMemoryRegister", name="x")))[0] == "UNIMPLEMENTED"
+    assert (await refused(call("SystemSharedMemoryRegister", name="x", key="/nokey", byte_size=1)))[0] == "INTERNAL"
+    await call("CudaSharedMemoryUnregister")
+    await call("SystemSharedMemoryUnregister")
+
+
+async def test_a_deadline_ends_the_request(ada: Stub, gateway: Rig) -> None:
+    nap = request(np.array([60.0]), "seconds", "FP64", "napping")
+    assert (await refused(ada.call("ModelInfer", request=nap, timeout=0.2)))[0] == "DEADLINE_EXCEEDED"
+    tenant = gateway.gateway.tenants.by_name["ada"]
+    for _ in range(1000):
+        if not tenant._pending:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the request goes on")
+
+
+@pytest.mark.parametrize("token", [None, "", "x", Rig.token("ada") + "x"])
+async def test_without_a_token_nothing_is_told(channel: grpc.aio.Channel, token: str | None) -> None:
+    stranger = Stub(channel, token)
+    for name in METHODS:
+        if name in ("ServerLive", "ServerReady"):
+            await stranger.call(name)
+        elif name != STREAM:
+            assert await refused(stranger.call(name)) == ("UNAUTHENTICATED", "no valid bearer token"), name
+
+    async def none() -> AsyncIterator[Any]:
+        return
+        yield
+
+    assert (await refused(stranger.stream(none()).read()))[0] == "UNAUTHENTICATED"
+
+
+async def test_a_stream_answers_each_of_its_requests(ada: Stub) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        for n in range(100):
+            made = request(ROWS + n, id=str(n)) if n != 50 else request(model="nope", id="50")
+            made.parameters["triton_enable_empty_final_response"].bool_param = True
+            yield made
+
+    found: dict[str, Any] = {}
+    async for answer in ada.stream(requests()):
+        if answer.error_message:
+            assert answer.error_message == "Request for unknown model: 'nope' is not found"
+            assert answer.infer_response.id == "50"
+        else:
+            assert answer.infer_response.parameters["triton_final_response"].bool_param
+            numbers = np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)
+            found[answer.infer_response.id] = numbers[1]
+    assert found == {str(n): 2 * (n + 1) for n in range(100) if n != 50}
