@@ -133,7 +133,7 @@ def _infer(m: Modules, regions: Regions) -> Target:
     def run(data: bytes, numbers: Numbers) -> Any:
         regions._by_name["r"].users = 0  # a run that only takes the time does not end its call
         length = None if numbers[0] == _NONE else str(numbers[0])
-        return m.inference.read(RAW if numbers[0] == _RAW else MODEL, regions, memoryview(data), length)
+        return m.inference.parse(memoryview(data), length).call(RAW if numbers[0] == _RAW else MODEL, regions)
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         check_call(got, regions)

@@ -346,6 +346,16 @@ def test_a_taker_that_fails_ends_its_request(session: Session, table: Table) -> 
     assert table.has_room()
 
 
+def test_a_taker_is_not_called_once_nobody_waits(session: Session, table: Table) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", lambda tensors, view: pytest.fail("called"))
+    table.abandon(slot)
+    session.answer(slot, b"abc", [Tensor(DTYPE_CODES["uint8"], (3,), 0, 3)])
+    waiter, outcome = table.take(slot)
+    assert waiter == "me"
+    assert isinstance(outcome, Result)
+    assert table.has_room()
+
+
 def test_a_taker_gets_no_failure(session: Session, table: Table) -> None:
     slot = table.fill(1, [], DEFAULT_OPTIONS, "me", lambda tensors, view: pytest.fail("called"))
     session.answer(slot, b"why", status=Status.FAILED, reason=Reason.KERNEL_RAISED)

@@ -157,6 +157,7 @@ class AsyncRequester:
             return await answer
         except (asyncio.CancelledError, RequestTimeout):
             if self._slots.waiters.get(slot) is answer and self._gone is None:
+                self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
                 self._ring(immediate(IMM_CANCEL, slot))
             raise
         finally:

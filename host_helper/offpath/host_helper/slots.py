@@ -158,6 +158,10 @@ class SlotTable(Generic[_W]):
             self._takers[slot] = taker
         return slot
 
+    def abandon(self, slot: int) -> None:
+        """Nobody waits for the request any more: a late answer frees the slot, and its taker is not called."""
+        self._takers.pop(slot, None)
+
     def unanswered(self) -> list[int]:
         """The ids of the requests in flight."""
         return [self._ids[slot] for slot in self.waiters]

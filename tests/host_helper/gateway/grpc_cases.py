@@ -14,7 +14,7 @@ from offpath.host_helper.gateway.grpc_server import METHODS, STREAM
 from offpath.host_helper.gateway.messages import SERVICE, classes
 
 from .conftest import Open
-from .rig import ROWS, Rig
+from .rig import ROWS, Rig, until
 
 Messages = Any
 
@@ -140,18 +140,32 @@ async def test_a_deadline_ends_the_request(ada: Stub, gateway: Rig) -> None:
 
 @pytest.mark.parametrize("token", [None, "", "x", Rig.token("ada") + "x"])
 async def test_without_a_token_nothing_is_told(channel: grpc.aio.Channel, token: str | None) -> None:
-    stranger = Stub(channel, token)
+    unknown = Stub(channel, token)
     for name in METHODS:
         if name in ("ServerLive", "ServerReady"):
-            await stranger.call(name)
+            await unknown.call(name)
         elif name != STREAM:
-            assert await refused(stranger.call(name)) == ("UNAUTHENTICATED", "no valid bearer token"), name
+            assert await refused(unknown.call(name)) == ("UNAUTHENTICATED", "no valid bearer token"), name
 
     async def none() -> AsyncIterator[Any]:
         return
         yield
 
-    assert (await refused(stranger.stream(none()).read()))[0] == "UNAUTHENTICATED"
+    assert (await refused(unknown.stream(none()).read()))[0] == "UNAUTHENTICATED"
+
+
+async def test_a_stream_that_is_cancelled_ends_its_requests(ada: Stub, gateway: Rig) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        for _ in range(200):  # more than are answered at once
+            yield request(np.array([30.0]), "seconds", "FP64", "napping")
+
+    call = ada.stream(requests())
+    tenant = gateway.gateway.tenants.by_name["ada"]
+    await until(lambda: tenant._pending > 8)
+    assert tenant._pending <= 64
+    call.cancel()
+    await until(lambda: tenant._pending == 0)
+    assert (await ada.call("ServerMetadata")).name == "offpath"
 
 
 async def test_a_stream_answers_each_of_its_requests(ada: Stub) -> None:

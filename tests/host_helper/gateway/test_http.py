@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,7 +125,13 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
      "Unable to parse 'data': Shape does not match true shape of 'data' field"),
     ("strings", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": ["1", "2", "3"]}]}, 500,
      "Unable to parse 'data': not FP32 numbers for input 'x'"),
-    ("ragged", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [[1], [2, 3]]}]}, 500,
+    ("texts of very different lengths", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2000, 3], "data":
+     ["x" * 100_000, *("",) * 5999]}]}, 500, "Unable to parse 'data': not FP32 numbers for input 'x'"),
+    ("booleans", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [True, 1, 2]}]}, 500,
+     "Unable to parse 'data': not FP32 numbers for input 'x'"),
+    ("dimensions", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1] * 9, "data": [1]}]}, 400,
+     "input 'x' has more than 6 dimensions"),
+    ("mixed depth", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [[1, 2], 3]}]}, 500,
      "Unable to parse 'data': not an array of numbers for input 'x'"),
     ("output", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}],
                 "outputs": [{"name": "z"}]}, 400, "unexpected inference output 'z' for model 'scaling'"),
@@ -265,6 +273,36 @@ async def test_a_small_body_does_not_become_a_large_one(gateway: Rig) -> None:
     assert (await gateway.infer(b"x", Content_Encoding="br")).status == 415
 
 
+async def test_what_a_compressed_body_becomes_is_counted_with_all_bodies(open_gateway: Open) -> None:
+    gateway = await open_gateway(memory_bytes=3 << 20)
+    packed = gzip.compress(in_json(ROWS))
+    answer = await gateway.infer(packed, Content_Encoding="gzip")
+    assert answer.status == 503
+    assert gateway.gateway.http is not None
+    assert gateway.gateway.http.held_bytes == 0
+    assert (await gateway.infer(in_json(ROWS))).status == 200
+
+
+async def test_a_client_that_leaves_while_its_body_is_read_keeps_no_region(open_gateway: Open) -> None:
+    gateway = await open_gateway({"uids": [os.getuid()]})
+    place = Path("/dev/shm/offpath-test-leaves")
+    place.write_bytes(bytes(24))
+    try:
+        regions = gateway.gateway.tenants.by_name["ada"].regions
+        regions.register("r", place.name, 0, 24)
+        region = {"shared_memory_region": "r", "shared_memory_byte_size": 24}
+        tensor = {"name": "x", "datatype": "FP32", "shape": [2, 3], "parameters": region}
+        body = orjson.dumps({"inputs": [tensor], "other": [1] * 500_000})
+        client = await gateway.connect()
+        await client.send(gateway.request("/v2/models/scaling/infer", body))
+        client.close()
+        assert gateway.gateway.http is not None
+        await until(lambda: gateway.gateway.http.connections == 0)  # type: ignore[union-attr]
+        await until(lambda: not regions.borrow("r").users > 1)
+    finally:
+        place.unlink()
+
+
 async def test_a_body_beyond_the_bound_is_refused_before_it_is_sent(gateway: Rig) -> None:
     client = await gateway.connect()
     await client.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=1 << 30))
@@ -301,7 +339,7 @@ async def test_who_sends_too_slowly_is_cut(open_gateway: Open, monkeypatch: pyte
 async def test_connections_without_a_token_make_room_for_others(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(http, "MOST_UNIDENTIFIED", 2)
     gateway = await open_gateway(connections=4)
     server = gateway.gateway.http
     assert server is not None
@@ -310,12 +348,12 @@ async def test_connections_without_a_token_make_room_for_others(
         known.append(client := await gateway.connect())
         await client.send(gateway.request("/v2", tenant=tenant))
         assert (await client.answer()).status == 200
-    strangers = [await gateway.connect() for _ in range(3)]
-    assert await strangers[0].is_closed()
-    assert await strangers[1].is_closed()
+    unidentified = [await gateway.connect() for _ in range(3)]
+    assert await unidentified[0].is_closed()
+    assert await unidentified[1].is_closed()
     await until(lambda: server.connections == 4)
-    await strangers[2].send(gateway.request("/v2", tenant="bob"))
-    assert (await strangers[2].answer()).status == 200
+    await unidentified[2].send(gateway.request("/v2", tenant="bob"))
+    assert (await unidentified[2].answer()).status == 200
     last = await gateway.connect()  # all are known: the longest idle one of the tenant with the most leaves
     assert await known[0].is_closed()
     await last.send(gateway.request("/v2"))

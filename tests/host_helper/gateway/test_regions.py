@@ -117,6 +117,35 @@ def test_a_region_in_use_stays(regions: Regions) -> None:
         regions.borrow("a")
 
 
+def test_who_may_not_any_more_loses_its_regions(regions: Regions, folder: Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for name in ("a", "b"):
+        regions.register(name, "x", 0, 10)
+    used = regions.borrow("a")
+    regions.allow({os.getuid() + 1})
+    assert regions.status() == []
+    with pytest.raises(Refused, match="Unable to find"):
+        regions.borrow("a")
+    used.write(memoryview(b"late"), used.part(0, 4))  # the request that has it goes on
+    regions.give_back(used)
+    assert used.fd == -1
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_closed_region_is_an_error_and_never_another_file(regions: Regions, folder: Path) -> None:
+    regions.register("a", "x", 0, 10)
+    region = regions.borrow("a")
+    regions.close()
+    regions.give_back(region)
+    (folder / "other").write_bytes(bytes(10))
+    with open(folder / "other", "r+b"):  # has the number that the region's object had
+        with pytest.raises(Refused, match="Bad file descriptor"):
+            region.write(memoryview(b"0123456789"), 0)
+        with pytest.raises(Refused, match="Bad file descriptor"):
+            region.read_into(memoryview(bytearray(10)), 0)
+    assert (folder / "other").read_bytes() == bytes(10)
+
+
 def test_their_number_is_bounded(regions: Regions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_REGIONS", 3)
     for n in range(3):

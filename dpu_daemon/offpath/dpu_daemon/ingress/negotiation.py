@@ -16,10 +16,11 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel
 
+from offpath.bindings.certificates import tenant_of
 from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone, PlaceUnusable
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
 from offpath.bindings.ports import FabricSession
@@ -37,7 +38,6 @@ from offpath.dpu_daemon.listening.accepting import Unidentified
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
 MAX_PENDING: Final = 256
-_SAN_PREFIX: Final = "offpath://tenant/"
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class Negotiator:
 
     async def _tls_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._tls is not None
-        certified = _tenant_of(writer.get_extra_info("peercert"))
+        certified = tenant_of(writer.get_extra_info("peercert"))
         await self._serve(Carrier(certified=certified), self._tls, reader, writer)
 
     async def _serve(
@@ -263,10 +263,3 @@ def _tcp_listener(listen: str) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _tenant_of(certificate: dict[str, Any] | None) -> str | None:
-    """NAME of the only ``offpath://tenant/NAME`` among the certificate's URI names; None if there are two or none."""
-    names = (certificate or {}).get("subjectAltName", ())
-    tenants = [v[len(_SAN_PREFIX) :] for k, v in names if k == "URI" and v.startswith(_SAN_PREFIX)]
-    return tenants[0] if len(tenants) == 1 else None

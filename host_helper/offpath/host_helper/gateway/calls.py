@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS
 from offpath.bindings.wire.signatures import matches
@@ -23,6 +25,8 @@ _MOST_DIM: Final = (1 << 48) - 1
 _MOST_BUDGET_MS: Final = (1 << 32) - 1
 _LEAST_PRIORITY: Final = 255
 """The protocol's priority 1 is the most urgent, and numbers above it are less; the wire's 255 is the most urgent."""
+_JSON_TYPES: Final[dict[str, set[type]]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
+"""JSON's types of values for numpy's kinds of dtypes."""
 _SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
 
 
@@ -37,12 +41,12 @@ class InRegion:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input as the client sent it. ``content``: its bytes, its place, or the numbers of its JSON."""
+    """An input as the client sent it. ``content``: its bytes, its place, or its numbers, as many as its dims say."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    content: memoryview | InRegion | list[Any]
+    content: memoryview | InRegion | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +162,8 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     dtype = numpy_dtype(DTYPE_CODES[WIRE[spec.datatype]])
     nbytes = BYTES_EACH[spec.datatype] * math.prod(shape)
     content = given.content
-    if isinstance(content, list):
-        return _numbers(spec, content, shape, dtype)
+    if isinstance(content, np.ndarray):
+        return content.reshape(shape)
     source: FromRegion | None = None
     if isinstance(content, InRegion):
         region = _borrow(call, content)
@@ -175,28 +179,27 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     return np.frombuffer(content, dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
 
 
-def _numbers(spec: Spec, data: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """The numbers of a JSON array, flat or nested, as an array. Each must be a number of the datatype."""
-    if spec.datatype in NO_JSON:
-        raise invalid(f"sending {spec.datatype} data via JSON is not supported. Please use the binary data format for "
-                      f"input '{spec.name}'")  # fmt: skip
-    try:
-        read = np.array(data)
-    except (ValueError, OverflowError, RecursionError):
-        raise unparsable(f"Unable to parse 'data': not an array of numbers for input '{spec.name}'") from None
-    if read.size != math.prod(shape):
+def numbers(name: str, datatype: str, data: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The numbers of a JSON array, flat or nested, in one row. Raises: Refused: other values, or another count."""
+    if datatype in NO_JSON:
+        raise invalid(f"sending {datatype} data via JSON is not supported. Please use the binary data format for input "
+                      f"'{name}'")  # fmt: skip
+    flat = data
+    while flat and isinstance(flat[0], list):
+        if not all(isinstance(each, list) for each in flat):
+            raise unparsable(f"Unable to parse 'data': not an array of numbers for input '{name}'")
+        flat = list(chain.from_iterable(flat))
+    if len(flat) != math.prod(shape):
         raise unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
-    if not read.size:
-        return np.empty(shape, dtype)
-    kinds = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]
-    if read.dtype.kind not in kinds:
-        raise unparsable(f"Unable to parse 'data': not {spec.datatype} numbers for input '{spec.name}'")
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if int(read.min()) < limits.min or int(read.max()) > limits.max:
-            raise unparsable(f"Unable to parse 'data': beyond the range of {spec.datatype} for input '{spec.name}'")
-    with np.errstate(over="ignore"):
-        return read.astype(dtype).reshape(shape)
+    dtype = numpy_dtype(DTYPE_CODES[WIRE[datatype]])
+    # numpy would take text for numbers, and make room for the longest one in the place of each.
+    if not set(map(type, flat)) <= _JSON_TYPES[dtype.kind]:
+        raise unparsable(f"Unable to parse 'data': not {datatype} numbers for input '{name}'")
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(flat, dtype)
+    except OverflowError:
+        raise unparsable(f"Unable to parse 'data': beyond the range of {datatype} for input '{name}'") from None
 
 
 def _wanted(model: Model, asked: Asked, call: Call) -> Wanted:

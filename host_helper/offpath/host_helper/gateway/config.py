@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import pwd
-import tomllib
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from offpath.bindings.errors import TokenRefused
 from offpath.bindings.tokens import read_token_file
 from offpath.bindings.wire.fields import Name
+from offpath.host_helper.config_file import read_model, user_numbers
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid
 
 HTTP_LISTEN: Final = "127.0.0.1:8000"
 GRPC_LISTEN: Final = "127.0.0.1:8001"
-_MOST_BYTES: Final = 1 << 20
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 _Path = Annotated[str, Field(min_length=1, max_length=4096)]
 _User = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
@@ -104,18 +102,7 @@ class GatewayFile(BaseModel):
 
 def load(path: str) -> GatewayFile:
     """Raises: GatewayConfigInvalid: all faults. No text shows a value."""
-    try:
-        with open(path, "rb") as file:
-            raw: dict[str, Any] = tomllib.loads(file.read(_MOST_BYTES).decode())
-    except OSError as fault:
-        raise GatewayConfigInvalid(f"{path}: {fault.strerror or fault}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise GatewayConfigInvalid(f"{path}: {fault}") from None
-    try:
-        config = GatewayFile.model_validate(raw)
-    except ValidationError as fault:
-        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors(include_input=False)[:16]]
-        raise GatewayConfigInvalid(f"{path}: " + "; ".join(wrong)) from None
+    config = read_model(GatewayFile, path, GatewayConfigInvalid)
     for tenant in config.tenant:
         users(tenant.uids, path)
     return config
@@ -123,13 +110,7 @@ def load(path: str) -> GatewayFile:
 
 def users(names: Sequence[str | int], path: str = "uids") -> frozenset[int]:
     """Numbers of the users. Raises: GatewayConfigInvalid: there is no such user."""
-    found = set()
-    for user in names:
-        try:
-            found.add(user if isinstance(user, int) else pwd.getpwnam(user).pw_uid)
-        except (KeyError, ValueError):
-            raise GatewayConfigInvalid(f"{path}: no such user: {user!r}") from None
-    return frozenset(found)
+    return user_numbers(names, path, GatewayConfigInvalid)
 
 
 def bearers(tenant: TenantTable) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from offpath.bindings.certificates import tenant_among
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls, routes
 from offpath.host_helper.gateway.config import GatewayFile
@@ -27,8 +28,9 @@ logger = logging.getLogger(__name__)
 STREAM: Final = "ModelStreamInfer"
 _FINAL: Final = "triton_enable_empty_final_response"
 _MOST_STREAMED: Final = 64
-"""Requests of one stream at once."""
-_PREFIX: Final = "offpath://tenant/"
+"""Requests of one stream whose answers the client has not taken."""
+_MOST_CALLS: Final = 1024
+"""Calls at once; further ones are refused by grpcio."""
 
 
 def grpc_module() -> Any:
@@ -55,9 +57,9 @@ class GrpcServer:
         grpc = self._grpc
         most = max(map(routes.most_body, self.tenants.by_name.values()))
         most_sent = max(table.result_bytes for table in self.config.tenant) + (1 << 20)
-        self._server = server = grpc.aio.server(options=(
+        self._server = server = grpc.aio.server(maximum_concurrent_rpcs=_MOST_CALLS, options=(
             ("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", most_sent),
-            ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 1024),
+            ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 128),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ))  # fmt: skip
         server.add_generic_rpc_handlers((_Handler(self._grpc, self.tenants),))
@@ -125,10 +127,6 @@ class _Service:
                 return await METHODS[name](self._tenant(context), request, context)
             except Refused as refused:
                 await self._abort(context, refused)
-            except asyncio.CancelledError:
-                raise
-            except self._grpc.RpcError:
-                raise
             except Exception:
                 logger.exception("a request was not answered", extra={"code": "gateway_bug"})
                 await self._abort(context, Refused(500, "INTERNAL", "internal error; the gateway's log has it"))
@@ -145,11 +143,12 @@ class _Service:
         except Refused as refused:
             await self._abort(context, refused)
             return
-        answers: asyncio.Queue[Any] = asyncio.Queue(_MOST_STREAMED)
-        reader = asyncio.ensure_future(_read_stream(tenant, requests, context, answers))
+        stream = _Stream(tenant, context)
+        reader = asyncio.ensure_future(stream.read(requests))
         try:
-            while (answer := await answers.get()) is not None:
+            while (answer := await stream.answers.get()) is not None:
                 yield answer
+                stream.taken()
             await reader
         finally:
             reader.cancel()
@@ -168,40 +167,48 @@ class _Service:
         return self._tenants.identified(token.strip(), _certified(context))
 
 
-async def _read_stream(tenant: Tenant, requests: AsyncIterator[Any], context: Any, answers: asyncio.Queue[Any]) -> None:
-    at_once, tasks = asyncio.Semaphore(_MOST_STREAMED), set[asyncio.Task[None]]()
-    try:
-        async for request in requests:
-            await at_once.acquire()
-            task = asyncio.ensure_future(_streamed(tenant, request, context, answers))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            task.add_done_callback(lambda _: at_once.release())
-        if tasks:
+class _Stream:
+    """The requests of one stream, of which `_MOST_STREAMED` are answered at once, and their answers; None: the last."""
+
+    def __init__(self, tenant: Tenant, context: Any) -> None:
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+        self._tenant, self._context = tenant, context
+        self._room = asyncio.Semaphore(_MOST_STREAMED)
+
+    def taken(self) -> None:
+        """The client has taken an answer."""
+        self._room.release()
+
+    async def read(self, requests: AsyncIterator[Any]) -> None:
+        """Answer all; those under way end with this."""
+        tasks = set[asyncio.Task[None]]()
+        try:
+            async for request in requests:
+                await self._room.acquire()
+                task = asyncio.ensure_future(self._answer(request))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
             await asyncio.gather(*tasks)
-        await answers.put(None)
-    finally:
-        for task in tasks:
-            task.cancel()
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.answers.put_nowait(None)
 
-
-async def _streamed(tenant: Tenant, request: Any, context: Any, answers: asyncio.Queue[Any]) -> None:
-    message = classes().ModelStreamInferResponse
-    try:
-        response = await _infer(tenant, request, context)
-    except Refused as refused:
-        answer = message(error_message=refused.text)
-        answer.infer_response.id = request.id
-    except asyncio.CancelledError:
-        raise
-    except Exception:
-        logger.exception("a request was not answered", extra={"code": "gateway_bug"})
-        answer = message(error_message="internal error; the gateway's log has it")
-    else:
-        if request.parameters[_FINAL].bool_param if _FINAL in request.parameters else False:
-            response.parameters["triton_final_response"].bool_param = True
-        answer = message(infer_response=response)
-    await answers.put(answer)
+    async def _answer(self, request: Any) -> None:
+        message = classes().ModelStreamInferResponse
+        try:
+            response = await _infer(self._tenant, request, self._context)
+        except Refused as refused:
+            answer = message(error_message=refused.text)
+            answer.infer_response.id = request.id
+        except Exception:
+            logger.exception("a request was not answered", extra={"code": "gateway_bug"})
+            answer = message(error_message="internal error; the gateway's log has it")
+        else:
+            if _FINAL in request.parameters and request.parameters[_FINAL].bool_param:
+                response.parameters["triton_final_response"].bool_param = True
+            answer = message(infer_response=response)
+        self.answers.put_nowait(answer)
 
 
 async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
@@ -214,9 +221,7 @@ async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
 
 
 def _certified(context: Any) -> str | None:
-    names = [value.decode("utf-8", "replace") for value in context.peer_identities() or ()]
-    tenants = [name[len(_PREFIX) :] for name in names if name.startswith(_PREFIX)]
-    return tenants[0] if len(tenants) == 1 else None
+    return tenant_among(value.decode("utf-8", "replace") for value in context.peer_identities() or ())
 
 
 # -- the other methods --------------------------------------------------------------------------------------------

@@ -14,13 +14,14 @@ import logging
 import ssl
 from typing import Any, Final, cast
 
+from offpath.bindings.certificates import tenant_of
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import routes
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.errors import Refused, too_large, unavailable
 from offpath.host_helper.gateway.heads import MOST_HEAD_BYTES, Head, parse
 from offpath.host_helper.gateway.responses import Response, head_of, refusal
-from offpath.host_helper.gateway.tenants import Tenant, Tenants, certified_tenant
+from offpath.host_helper.gateway.tenants import Tenant, Tenants
 
 logger = logging.getLogger(__name__)
 HEAD_S: Final = 10.0
@@ -29,7 +30,7 @@ LEAST_BYTES_PER_S: Final = 64 * 1024
 """Of a body, and of an answer that is taken."""
 LINGER_S: Final = 2.0
 """How long what a refused peer still sends is thrown away, so that it reads the answer."""
-MOST_STRANGERS: Final = 256
+MOST_UNIDENTIFIED: Final = 256
 """Connections without a valid token."""
 _SWEEP_S: Final = 1.0
 _UNREAD_BYTES: Final = 64 * 1024
@@ -47,7 +48,7 @@ class HttpServer:
         """Of bodies, of all connections."""
         self._tls = tls
         self._all: dict[Connection, None] = {}
-        self._strangers: dict[Connection, None] = {}
+        self._unidentified: dict[Connection, None] = {}
         """Connections without a valid token so far, the oldest first."""
         self._of: dict[Tenant, dict[Connection, None]] = {}
         """Connections of each tenant, the one that was used last at the end."""
@@ -94,14 +95,14 @@ class HttpServer:
         """False: there are too many. To make room, the oldest without a token goes first, then the one that the tenant
         with the most connections has not used for the longest time."""
         is_full = len(self._all) >= self.config.connections
-        if is_full or len(self._strangers) >= MOST_STRANGERS:
-            leaves = next(iter(self._strangers), None) or self._idle()
+        if is_full or len(self._unidentified) >= MOST_UNIDENTIFIED:
+            leaves = next(iter(self._unidentified), None) or self._idle()
             if leaves is None:
                 return False
             self.closed(leaves)
             leaves.cut()
         self._all[connection] = None
-        self._strangers[connection] = None
+        self._unidentified[connection] = None
         return True
 
     def _idle(self) -> Connection | None:
@@ -110,7 +111,7 @@ class HttpServer:
 
     def known(self, connection: Connection, tenant: Tenant) -> None:
         """A valid token of the tenant came on it."""
-        self._strangers.pop(connection, None)
+        self._unidentified.pop(connection, None)
         if connection.tenant is not tenant and connection.tenant is not None:
             self._forget(connection, connection.tenant)
         connections = self._of.setdefault(tenant, {})
@@ -120,7 +121,7 @@ class HttpServer:
     def closed(self, connection: Connection) -> None:
         """It is gone. Idempotent."""
         self._all.pop(connection, None)
-        self._strangers.pop(connection, None)
+        self._unidentified.pop(connection, None)
         if connection.tenant is not None:
             self._forget(connection, connection.tenant)
 
@@ -187,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(_UNREAD_BYTES)
-        self._certified = certified_tenant(transport.get_extra_info("peercert"))
+        self._certified = tenant_of(transport.get_extra_info("peercert"))
         self.until_s = self._loop.time() + HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -274,8 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         most = routes.most_body(tenant)
         if head.length > most:
             raise too_large(f"a body has at most {most} bytes here")
-        self._server.hold(head.length)
-        self._held = head.length
+        self._hold(head.length)
 
     def _take_rest(self, at: int) -> None:
         """What came behind the head is the body's beginning, or the next head's."""
@@ -307,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _work(self, tenant: Tenant, head: Head, body: memoryview) -> None:
         try:
-            response = await routes.respond(tenant, head, body)
+            response = await routes.respond(tenant, head, body, self._hold)
         except Refused as refused:
             response = refusal(refused)
         except Exception:
@@ -319,6 +319,11 @@ class Connection(asyncio.BufferedProtocol):
         self._state = "head"
         self._write(response, head.keeps)
         self._next()
+
+    def _hold(self, nbytes: int) -> None:
+        """Take room until `_drop_body`. Raises: Refused: there is none."""
+        self._server.hold(nbytes)
+        self._held += nbytes
 
     def _drop_body(self) -> None:
         self._server.release(self._held)

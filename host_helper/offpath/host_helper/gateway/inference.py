@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
+from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway.answers import Output
-from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked, of_raw
-from offpath.host_helper.gateway.datatypes import NO_JSON
+from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked, numbers, of_raw
+from offpath.host_helper.gateway.datatypes import NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
 from offpath.host_helper.gateway.models import Model
 from offpath.host_helper.gateway.regions import Regions
@@ -23,11 +26,47 @@ MOST_JSON_BYTES: Final = 4 << 20
 _MOST_TENSORS: Final = 64
 
 
-def read(model: Model, regions: Regions, body: memoryview, header_length: str | None) -> Call:
-    """The request. ``header_length``: the header `HEADER_LENGTH`. Raises: Refused."""
-    length = _header_length(header_length, body.nbytes)
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A body, read. ``raw``: it has no header and is the bytes of the only input. ``left``: bytes behind the
+    tensors."""
+
+    id: str = ""
+    inputs: Sequence[Given] = ()
+    outputs: Sequence[Asked] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_binary: bool = False
+    raw: memoryview | None = None
+    left: int = 0
+
+    def call(self, model: Model, regions: Regions) -> Call:
+        """The request of this model. Raises: Refused: it has no such tensors, or there are no such regions."""
+        if self.raw is not None:
+            return checked(model, regions, "", [of_raw(model, self.raw)], [], {}, is_binary=True)
+        if self.left:
+            raise invalid(f"unexpected additional input data for model '{model.name}'")
+        given = self.inputs, self.outputs, self.parameters
+        return checked(model, regions, self.id, *given, is_binary=self.is_binary)
+
+
+def json_bytes(nbytes: int, header_length: str | None) -> int:
+    """How much of a body of ``nbytes`` is JSON; ``header_length``: the header `HEADER_LENGTH`. Raises: Refused: it is
+    no length, or more than there is."""
+    if header_length is None:
+        return nbytes
+    if (
+        not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20)
+        or int(header_length) > nbytes
+    ):
+        raise invalid(f"inference header size should be in range (0, {nbytes}), got: {header_length[:32]}")
+    return int(header_length)
+
+
+def parse(body: memoryview, header_length: str | None) -> Parsed:
+    """Read a body; touches nothing else, so it may run in any thread. Raises: Refused."""
+    length = json_bytes(body.nbytes, header_length)
     if header_length is not None and not length:
-        return checked(model, regions, "", [of_raw(model, body)], [], {}, is_binary=True)
+        return Parsed(raw=body)
     if length > MOST_JSON_BYTES:
         raise Refused(413, "RESOURCE_EXHAUSTED", f"the JSON part has at most {MOST_JSON_BYTES} bytes")
     try:
@@ -39,13 +78,11 @@ def read(model: Model, regions: Regions, body: memoryview, header_length: str | 
     parameters = _object(header, "parameters", "the request")
     is_binary = _flag(parameters, "binary_data_output")
     inputs, rest = _inputs(header, body[length:])
-    if rest:
-        raise invalid(f"unexpected additional input data for model '{model.name}'")
     outputs = [_asked(each, is_binary) for each in _list(header, "outputs")]
     request_id = header.get("id", "")
     if not isinstance(request_id, str):
         raise unparsable("Unable to parse 'id': not a string")
-    return checked(model, regions, request_id, inputs, outputs, parameters, is_binary=is_binary)
+    return Parsed(request_id, inputs, outputs, parameters, is_binary, left=rest.nbytes)
 
 
 def written(call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
@@ -80,14 +117,6 @@ def _plain(value: Any) -> Any:
     raise TypeError
 
 
-def _header_length(text: str | None, nbytes: int) -> int:
-    if text is None:
-        return nbytes
-    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) > nbytes:
-        raise invalid(f"inference header size should be in range (0, {nbytes}), got: {text[:32]}")
-    return int(text)
-
-
 def _inputs(header: dict[str, Any], rest: memoryview) -> tuple[list[Given], memoryview]:
     inputs = []
     for each in _list(header, "inputs"):
@@ -95,7 +124,7 @@ def _inputs(header: dict[str, Any], rest: memoryview) -> tuple[list[Given], memo
         where = f"input '{name}'"
         datatype, shape = _text(each, "datatype", where), _shape(each, where)
         parameters = _object(each, "parameters", where)
-        content: memoryview | InRegion | list[Any]
+        content: memoryview | InRegion | NDArray[Any]
         place = _place(parameters, where)
         if place is not None:
             content = place
@@ -108,7 +137,8 @@ def _inputs(header: dict[str, Any], rest: memoryview) -> tuple[list[Given], memo
             data = each.get("data")
             if not isinstance(data, list):
                 raise unparsable(f"Unable to parse 'data': {where} has none")
-            content = data
+            # A datatype that no model has is refused with the model.
+            content = numbers(name, datatype, data, shape) if datatype in WIRE else memoryview(b"")
         inputs.append(Given(name, datatype, shape, content))
     return inputs, rest
 
@@ -157,8 +187,10 @@ def _text(header: dict[str, Any], key: str, where: str) -> str:
 
 def _shape(header: dict[str, Any], where: str) -> tuple[int, ...]:
     found = header.get("shape")
-    if not isinstance(found, list) or any(type(dim) is not int for dim in found):
+    if not isinstance(found, list) or any(type(dim) is not int for dim in found[: MAX_DIMS + 1]):
         raise unparsable(f"Unable to parse 'shape' of {where}: not an array of whole numbers")
+    if len(found) > MAX_DIMS:
+        raise invalid(f"{where} has more than {MAX_DIMS} dimensions")
     return tuple(found)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,14 +25,18 @@ _KEY: Final = re.compile(r"/?[A-Za-z0-9_.+:@%=,~-]{1,255}")
 
 @dataclass(slots=True)
 class Region:
-    """``nbytes`` from ``offset`` of the object ``key``, which is open as ``fd``. ``users``: requests that have it."""
+    """``nbytes`` from ``offset`` of the object ``key``, which is open as ``fd`` (-1: no more) and belongs to ``uid``.
+    ``users``: requests that have it."""
 
     name: str
     key: str
     offset: int
     nbytes: int
     fd: int
+    uid: int
     users: int = 0
+    is_dropped: bool = False
+    """It is closed when the last request gives it back."""
 
     def part(self, offset: int, nbytes: int) -> int:
         """The part's place in the object. Raises: Refused: it is not inside the region."""
@@ -44,22 +47,35 @@ class Region:
     def read_into(self, room: memoryview, at: int) -> None:
         """Fill ``room`` from ``at`` of the object. Raises: Refused: the object has become shorter."""
         done, most = 0, room.nbytes
-        while done < most:
-            got = os.preadv(self.fd, [room[done:]], at + done)
-            if not got:
-                raise invalid(f"shared memory region '{self.name}' has become shorter")
-            done += got
+        try:
+            while done < most:
+                got = os.preadv(self.fd, [room[done:]], at + done)
+                if not got:
+                    raise invalid(f"shared memory region '{self.name}' has become shorter")
+                done += got
+        except OSError as fault:
+            raise self._failed(fault) from None
 
     def write(self, content: memoryview, at: int) -> None:
         """Raises: Refused: the object has become shorter, or memory is short."""
-        if os.fstat(self.fd).st_size < at + content.nbytes:  # a write beyond its end would make it longer
-            raise invalid(f"shared memory region '{self.name}' has become shorter")
         done = 0
         try:
+            if os.fstat(self.fd).st_size < at + content.nbytes:  # a write beyond its end would make it longer
+                raise invalid(f"shared memory region '{self.name}' has become shorter")
             while done < content.nbytes:
                 done += os.pwrite(self.fd, content[done:], at + done)
         except OSError as fault:
-            raise Refused(500, "INTERNAL", f"shared memory region '{self.name}': {fault.strerror}") from None
+            raise self._failed(fault) from None
+
+    def _failed(self, fault: OSError) -> Refused:
+        return Refused(500, "INTERNAL", f"shared memory region '{self.name}': {fault.strerror}")
+
+    def drop(self) -> None:
+        """Close it, once no request has it."""
+        self.is_dropped = True
+        if not self.users and self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class Regions:
@@ -69,8 +85,13 @@ class Regions:
         self.uids = frozenset(uids)
         self._folder = folder
         self._by_name: dict[str, Region] = {}
-        self._users = threading.Lock()
-        """Large requests are read in threads."""
+
+    def allow(self, uids: Collection[int]) -> None:
+        """From now on only objects of these users: regions of others are forgotten."""
+        self.uids = frozenset(uids)
+        for region in [one for one in self._by_name.values() if one.uid not in self.uids]:
+            del self._by_name[region.name]
+            region.drop()
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises: Refused: a name that is taken, an object that is not there, not the tenant's or too short."""
@@ -101,21 +122,21 @@ class Regions:
         except BaseException:
             os.close(fd)
             raise
-        self._by_name[name] = Region(name, key, offset, nbytes, fd)
+        self._by_name[name] = Region(name, key, offset, nbytes, fd, found.st_uid)
 
     def borrow(self, name: str) -> Region:
         """For a request, until `give_back`. Raises: Refused: it is not registered."""
-        with self._users:
-            region = self._by_name.get(name)
-            if region is None:
-                raise not_found(f"Unable to find shared memory region: '{name}'")
-            region.users += 1
-            return region
+        region = self._by_name.get(name)
+        if region is None:
+            raise not_found(f"Unable to find shared memory region: '{name}'")
+        region.users += 1
+        return region
 
     def give_back(self, region: Region) -> None:
         """The request has ended."""
-        with self._users:
-            region.users -= 1
+        region.users -= 1
+        if region.is_dropped:
+            region.drop()
 
     def unregister(self, name: str) -> None:
         """An unknown name is no fault. Raises: Refused: a request has it."""
@@ -125,7 +146,7 @@ class Regions:
         if region.users:
             raise Refused(500, "INTERNAL", f"Cannot unregister shared memory region '{name}', it is currently in use.")
         del self._by_name[name]
-        os.close(region.fd)
+        region.drop()
 
     def unregister_all(self) -> None:
         """Those that are in use stay. Raises: Refused: one is."""
@@ -149,7 +170,7 @@ class Regions:
         ]
 
     def close(self) -> None:
-        """Close every object. No request may be under way."""
+        """Close every object; those that requests have, when the last one ends."""
         for region in self._by_name.values():
-            os.close(region.fd)
+            region.drop()
         self._by_name.clear()

@@ -56,10 +56,13 @@ def open_to_all(head: Head, is_ready: bool) -> Response | None:
     return None
 
 
-async def respond(tenant: Tenant, head: Head, body: memoryview) -> Response:
-    """Answers one request of the tenant. Raises: Refused."""
+async def respond(tenant: Tenant, head: Head, body: memoryview, hold: Callable[[int], None]) -> Response:
+    """Answers one request of the tenant. ``hold``: takes room for so many bytes until the request has ended, or raises
+    Refused. Raises: Refused."""
     if coding := head.headers.get("content-encoding", ""):
-        body = await _aside(body.nbytes, bodies.inflate, body, coding, most_body(tenant))
+        most = most_body(tenant)
+        hold(most)
+        body = await _aside(most, bodies.inflate, body, coding, most)
     matched = _MODEL.fullmatch(head.path)
     if matched is not None and head.path != "/v2/models/stats":
         response = await _model(tenant, head, body, matched)
@@ -94,8 +97,8 @@ async def _model(tenant: Tenant, head: Head, body: memoryview, matched: re.Match
 async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, name: str, version: str) -> Response:
     model = models.find(name, version)
     header_length = head.headers.get(inference.HEADER_LENGTH)
-    json_bytes = body.nbytes if header_length is None else 0
-    call = await _aside(json_bytes, inference.read, model, tenant.regions, body, header_length)
+    parsed = await _aside(inference.json_bytes(body.nbytes, header_length), inference.parse, body, header_length)
+    call = parsed.call(model, tenant.regions)
     try:
         outputs = await tenant.infer(call)
         header, binary = inference.written(call, outputs)

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.host_helper.aio import AsyncRequester
@@ -33,6 +33,8 @@ from offpath.host_helper.negotiate import Tls
 logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
 """How often a tenant looks for other kernels."""
+_ASKED_PER_S: Final = 64
+"""Kernels that the daemon describes to a session in the long run."""
 _PAUSES_S: Final = (0.2, 5.0)
 """Least and longest pause between attempts to reach the daemon."""
 
@@ -133,16 +135,19 @@ class Tenant:
     async def _look(self, requester: AsyncRequester) -> None:
         """Keep the models as the daemon's kernels are. Raises: PeerGone: the session is lost for good."""
         seen: tuple[int, int] | None = None
+        pause_s = _LOOK_S
         while True:
             try:
                 found = await requester.revision()
+                pause_s = _LOOK_S
                 if found != seen:
+                    pause_s = max(pause_s, len(await requester.kernels()) / _ASKED_PER_S)
                     self._serve(await self._declared(requester))
                     seen = found
             except (PeerGone, UnknownKernel):
                 if requester.is_lost:
                     raise
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(pause_s)
 
     async def _declared(self, requester: AsyncRequester) -> Models:
         models = []
@@ -206,7 +211,8 @@ class Tenants:
             if tenant is None or tenant.table.model_dump(exclude=kept) != table.model_dump(exclude=kept):
                 tenant = Tenant(table, config.daemon)
             else:
-                tenant.table, tenant.regions.uids = table, users(table.uids)
+                tenant.table = table
+                tenant.regions.allow(users(table.uids))
             made[table.name] = tenant
         self.by_name = made
         self._by_digest = {_digest(token): made[name] for name, each in tokens.items() for token in each}
@@ -251,11 +257,3 @@ async def close_all(tenants: Iterable[Tenant]) -> None:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-def certified_tenant(certificate: dict[str, Any] | None) -> str | None:
-    """NAME of the only ``offpath://tenant/NAME`` among the certificate's URI names; None: none, or several."""
-    prefix = "offpath://tenant/"
-    names = (certificate or {}).get("subjectAltName", ())
-    tenants = [value[len(prefix) :] for kind, value in names if kind == "URI" and value.startswith(prefix)]
-    return tenants[0] if len(tenants) == 1 else None

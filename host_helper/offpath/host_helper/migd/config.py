@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from offpath.bindings.nvml.records import GpuInfo
+from offpath.host_helper.config_file import read_model, user_numbers
 from offpath.host_helper.migd.errors import MigdConfigInvalid
 from offpath.host_helper.migd.protocol import Mode
 
 ALL: Final = "all"
 DEFAULT_HOLD_MS: Final = 3_600_000
 DEFAULT_DESTROY_WAIT_MS: Final = 5000
-_MOST_BYTES: Final = 1 << 20
 _User = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 _Users = Annotated[list[_User], Field(max_length=64)]
 
@@ -75,26 +73,14 @@ class MigdConfig:
 
 def load_config(path: str | None, overrides: Mapping[str, Any]) -> MigdConfig:
     """Read the TOML file ``path``, if any; ``overrides`` replace its keys. Raises: MigdConfigInvalid: all faults."""
-    raw: dict[str, Any] = {}
+    file_ = read_model(MigdFile, path, MigdConfigInvalid, overrides)
     where = path or "the command line"
-    if path is not None:
-        try:
-            with open(path, "rb") as file:
-                raw = tomllib.loads(file.read(_MOST_BYTES).decode())
-        except OSError as fault:
-            raise MigdConfigInvalid(f"{path}: {fault.strerror or fault}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
-            raise MigdConfigInvalid(f"{path}: {fault}") from None
-    try:
-        file_ = MigdFile.model_validate({**raw, **overrides})
-    except ValidationError as fault:
-        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in fault.errors(include_input=False)[:16]]
-        raise MigdConfigInvalid(f"{where}: " + "; ".join(wrong)) from None
     return MigdConfig(
         gpus={_key(key): mode for key, mode in file_.gpus.items()},
-        uids=_numbers(file_.uids, where),
-        operators=_numbers(file_.operators, where) | {os.geteuid()},  # migd's own user is an operator
-        node_uids=_numbers(file_.node_uids, where),
+        uids=user_numbers(file_.uids, where, MigdConfigInvalid),
+        operators=user_numbers(file_.operators, where, MigdConfigInvalid)
+        | {os.geteuid()},  # migd's own user is an operator
+        node_uids=user_numbers(file_.node_uids, where, MigdConfigInvalid),
         gid=_group(file_.group, where),
         hold_ms=file_.hold_ms,
         destroy_wait_ms=file_.destroy_wait_ms,
@@ -107,16 +93,6 @@ def _key(text: str) -> str:
         return text
     domain, colon, rest = text.lower().partition(":")
     return f"{domain[-4:]}{colon}{rest}"
-
-
-def _numbers(users: Sequence[str | int], where: str) -> frozenset[int]:
-    found = set()
-    for user in users:
-        try:
-            found.add(user if isinstance(user, int) else pwd.getpwnam(user).pw_uid)
-        except (KeyError, ValueError):
-            raise MigdConfigInvalid(f"{where}: no such user: {user!r}") from None
-    return frozenset(found)
 
 
 def _group(name: str, where: str) -> int:

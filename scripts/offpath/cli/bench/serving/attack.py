@@ -1,8 +1,8 @@
 """What attackers cost another tenant at the gateway: blocks of its requests, alternately alone and under attack.
 
-Strangers hold connections open with a byte a second, and come with wrong tokens and large bodies announced. A tenant of
-the gateway sends compressed bombs, bodies beyond its bound, heads that can be read in two ways, and JSON that nests or
-does not end. All of it is paced: an attacker has machines of its own, this one has two cores.
+Clients without a valid token hold connections open by sending one byte per second, and announce large bodies. A tenant
+of the gateway sends compressed bombs, bodies beyond its bound, heads with two meanings, deeply nested JSON and
+truncated compressed data. The rate is limited: real attackers have machines of their own, the benchmark has two cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offpath.cli.bench.measure import end, fork
 LORIS: Final = 200
 """Connections that are held open, each a byte a second."""
 PER_S: Final = 50
-"""Hostile requests a second, of strangers and of the tenant together."""
+"""Hostile requests per second, with and without a valid token together."""
 _READ_S: Final = 2.0
 
 

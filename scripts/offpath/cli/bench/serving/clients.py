@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,18 +23,18 @@ _ANALYZER_S: Final = 120.0
 Run = Callable[[], None]
 
 
-class Client:
+class Client(ABC):
     """One way to have the model ``identity`` run. `block` measures it; ``pids``: the server's processes by role."""
 
     def __init__(self, name: str, pids: Callable[[], Mapping[str, Sequence[int]]]) -> None:
         self.name = name
         self._pids = pids
 
+    @abstractmethod
     def run(self) -> bytes | NDArray[np.uint8]:
         """One request; returns the output."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (not each client has something to close)
         """Disconnect."""
 
     def block(self, expected: NDArray[np.uint8], count: int) -> Block:
@@ -73,9 +74,9 @@ class ByRegion(Client):
         self._in, self._out = (region.view for region in regions)
         self._data = data.data.cast("B")
 
+    @abstractmethod
     def exchange(self) -> None:
         """Have the server do its part."""
-        raise NotImplementedError
 
     def run(self) -> bytes:
         """See `Client.run`."""
