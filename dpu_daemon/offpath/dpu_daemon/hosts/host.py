@@ -215,10 +215,7 @@ class HostSide:
         if not helper.is_complete:
             return
         try:
-            is_emulated = any(helper.emulated.values())
-            ids = self.kernels.learn(
-                helper.name, helper.hello.kernels, is_emulated=is_emulated, signatures=helper.signatures
-            )
+            ids = self._learn(helper)
         except ProtocolError as fault:
             self._helper_gone(helper, str(fault))
             return
@@ -248,13 +245,16 @@ class HostSide:
             helper.hello.revision,
         )  # fmt: skip
         orders = self._dispatched(helper, joined)
-        for message in (
-            *host_welcome_messages(welcome, helper.hello.revision),
-            *orders,
-        ):  # the kernels' numbers are in the journal before they are sent to any peer
+        # The kernels' numbers are in the journal before they are sent to any peer.
+        for message in (*host_welcome_messages(welcome, helper.hello.revision), *orders):
             self._send(helper, message)
         self._choose_ina_helper()
         self.kernels.changed()
+
+    def _learn(self, helper: HelperLink) -> dict[str, int]:
+        """The numbers of the helper's kernels. Raises: ProtocolError: no number is left."""
+        is_emulated, kernels = any(helper.emulated.values()), helper.hello.kernels
+        return self.kernels.learn(helper.name, kernels, is_emulated=is_emulated, signatures=helper.signatures)
 
     def _welcome_back(self, helper: HelperLink, welcome: control.HostWelcome) -> None:
         """A helper of the former process reattaches. If it has reloaded its kernels since, the book learns of that once
@@ -288,8 +288,7 @@ class HostSide:
         """A joined helper serves other kernels: replace the workers that run the former code. Raises: ProtocolError: no
         number is left."""
         hello = helper.hello
-        is_emulated = any(helper.emulated.values())
-        ids = self.kernels.learn(helper.name, hello.kernels, is_emulated=is_emulated, signatures=helper.signatures)
+        ids = self._learn(helper)
         orders = self._dispatched(helper, self._reload_event(helper, ids))
         # The numbers precede the orders that start workers: those call their kernels by number.
         for message in (control.HostKernels(kernel_ids=ids, revision=hello.revision), *orders):
@@ -316,6 +315,7 @@ class HostSide:
         if helper.is_joined:
             self._book_loop.dispatch(events.HelperLost(helper.number))
             self._choose_ina_helper()
+            self.kernels.changed()  # another helper's signatures may hold now
 
     def _part(self, connection: HostConnection) -> None:
         self._closing_connections.discard(connection)

@@ -26,8 +26,9 @@ class KernelRegistry:
         self._names = {known.kernel: known.name for known in ledger.known.values()}
         self._emulated: dict[str, dict[str, bool]] = {}
         """By kernel and helper, of those that were offered to this process: the journal does not record it."""
-        self._signatures: dict[str, KernelSignature] = {}
-        """By kernel: the one declared last. A helper that reattaches declares it again."""
+        self._signatures: dict[str, dict[str, KernelSignature | None]] = {}
+        """By kernel and helper, the helper that offered it last at the end; None: it declared none. A helper that
+        reattaches declares it again."""
 
     def learn(
         self,
@@ -38,7 +39,7 @@ class KernelRegistry:
         signatures: Mapping[str, KernelSignature],
     ) -> dict[str, int]:
         """Returns the numbers of the helper's kernels: known ones, or new ones. ``is_emulated``: a GPU of it is.
-        ``signatures``: those that it declares. A kernel that it offers without one has none from now on.
+        ``signatures``: those that it declares.
 
         Raises: ProtocolError: no number is left; only a new lineage of the journal has more.
         """
@@ -56,8 +57,13 @@ class KernelRegistry:
             for name, helpers in self._emulated.items()
             if name in known
         }
-        declared = {name: each for name, each in self._signatures.items() if name in known and name not in ids}
-        self._signatures = {**declared, **{name: signatures[name] for name in ids if name in signatures}}
+        self._signatures = {
+            name: {by: each for by, each in helpers.items() if by in former and by != helper}
+            for name, helpers in self._signatures.items()
+            if name in known
+        }
+        for name in ids:
+            self._signatures.setdefault(name, {})[helper] = signatures.get(name)
         for name in ids:
             self._emulated.setdefault(name, {})[helper] = is_emulated
         self._names.update((number, name) for name, number in ids.items())
@@ -80,9 +86,12 @@ class KernelRegistry:
         ]  # fmt: skip
 
     def signature(self, name: str) -> KernelSignature | None:
-        """What the kernel takes and returns. None: the helper that offered it last declared nothing, or none has
-        offered it to this process."""
-        return self._signatures.get(name)
+        """What the kernel takes and returns, by the connected helper that offered it last, or else by the last one.
+        None: that one declared nothing, or none has offered it to this process."""
+        offered = self._signatures.get(name, {})
+        connected = {helper.name for helper in self._ledger.helpers.connected}
+        those = [each for by, each in offered.items() if by in connected] or list(offered.values())
+        return those[-1] if those else None
 
     def _is_emulated(self, name: str) -> bool | None:
         """Whether a helper that may run it has emulated GPUs: those that are connected, or else the former ones. None:
