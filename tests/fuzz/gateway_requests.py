@@ -23,7 +23,8 @@ from .mutate import Numbers, json_mutation, spoil, text_mutation
 from .target import Modules, Target
 
 MODEL = Model(
-    "m", 1, "k", (), {"x": Spec("x", "FP32", (-1, 3)), "n": Spec("n", "INT8", (2,)), "b": Spec("b", "BOOL", (-1,))},
+    "m", 1, "k", (),
+    {"x": Spec("x", "FP32", (-1, 3)), "n": Spec("n", "INT8", (2,)), "b": Spec("b", "BOOL", (-1, -1, -1))},
     {"y": Spec("y", "FP32", (-1, 3)), "z": Spec("z", "FP16", (1,))},
 )  # fmt: skip
 RAW = Model("r", 1, "k", (), {"x": Spec("x", "FP32", (-1, 3))}, {"y": Spec("y", "FP32", (-1, 3))})
@@ -180,7 +181,7 @@ def _grpc(m: Modules, regions: Regions) -> Target:
             request = classes().ModelInferRequest.FromString(data)
         except DecodeError:  # grpcio answers it
             raise invalid("no message") from None
-        return m.grpc_calls.read(MODEL, regions, request, None)
+        return m.grpc_calls.parse(request, None).call(MODEL, regions)
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         check_call(got, regions)
@@ -223,7 +224,7 @@ def _change(noise: Any, request: Any) -> None:
         del request.inputs[noise.randrange(len(request.inputs))]
     elif drawn == 1 and request.inputs:
         tensor = noise.choice(request.inputs)
-        tensor.shape.append(noise.choice((-1, 0, 1, 3, 1 << 40)))
+        tensor.shape.append(noise.choice((-1, 0, 1, 3, 1 << 40, (1 << 48) - 1)))
     elif drawn == 2 and request.inputs:
         tensor = noise.choice(request.inputs)
         tensor.datatype = noise.choice(("FP32", "INT8", "BOOL", "FP16", "BYTES", ""))
@@ -273,7 +274,7 @@ def _tensors(**more: Any) -> list[dict[str, Any]]:
     return [
         {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2.5, 3], **more},
         {"name": "n", "datatype": "INT8", "shape": [2], "data": [[-128], [127]]},
-        {"name": "b", "datatype": "BOOL", "shape": [0], "data": []},
+        {"name": "b", "datatype": "BOOL", "shape": [0, 1, 1], "data": []},
     ]
 
 
@@ -299,7 +300,7 @@ def _plain_grpc() -> Iterator[Any]:
         request = classes().ModelInferRequest(model_name="m", id="1")
         request.inputs.add(name="x", datatype="FP32", shape=[1, 3])
         request.inputs.add(name="n", datatype="INT8", shape=[2])
-        request.inputs.add(name="b", datatype="BOOL", shape=[0])
+        request.inputs.add(name="b", datatype="BOOL", shape=[0, 1, 1])
         request.raw_input_contents.extend([bytes(12), bytes(2), b""])
         return request
 
@@ -316,6 +317,6 @@ def _plain_grpc() -> Iterator[Any]:
     request = classes().ModelInferRequest(model_name="m")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 3]).contents.fp32_contents.extend([1, 2, 3])
     request.inputs.add(name="n", datatype="INT8", shape=[2]).contents.int_contents.extend([1, -128])
-    request.inputs.add(name="b", datatype="BOOL", shape=[2]).contents.bool_contents.extend([True, False])
+    request.inputs.add(name="b", datatype="BOOL", shape=[2, 1, 1]).contents.bool_contents.extend([True, False])
     yield request
     yield classes().ModelInferRequest()

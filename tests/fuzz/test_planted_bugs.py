@@ -92,7 +92,7 @@ BUGS = [
     ("gateway_body", "bodies", "if not engine.eof or engine.unused_data:", "if not engine.eof:"),
     ("gateway_infer", "inference", "left=rest.nbytes", "left=0"),
     ("gateway_infer", "inference", "except ControlError as fault", "except KeyError as fault"),
-    ("gateway_grpc", "grpc_calls", "if next(raw, None) is not None:", "if next(raw, None):"),
+    ("gateway_grpc", "grpc_calls", "    if left:\n", "    if left > 2:\n"),
     ("config", "config.tables", 'extra="forbid", ', ""),
     ("config", "config.checks", "setdefault(tenant.name, at) != at:", "setdefault(tenant.name, at) < at - 1:"),
     ("config_toml", "config.sources", "except (tomllib.TOMLDecodeError, ValueError) as", "except KeyError as"),

@@ -45,10 +45,12 @@ class Authority:
             .not_valid_after(now + self._life)
         )
 
-    def issue(self, name: str, *uris: str, is_server: bool = False) -> tuple[str, str]:
+    def issue(self, name: str, *uris: str, is_server: bool = False, email: str = "") -> tuple[str, str]:
         """(certificate file, key file)."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
+        if email:
+            names.append(x509.RFC822Name(email))
         if is_server:
             names += [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         builder = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import threading
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -67,6 +68,8 @@ class Negotiation:
         self.lists = 0
         """How often the daemon has sent the list of its kernels since its welcome."""
         self.closing: control.Closing | None = None
+        self._turn = threading.Lock()
+        """A caller that is cancelled leaves its thread behind: one at a time reads."""
         self.is_durable = False
         """The daemon reported that the session outlives its process."""
 
@@ -114,6 +117,10 @@ class Negotiation:
 
         Raises: PeerGone: it is gone, has closed, or did not answer in time. ControlError: an invalid answer.
         """
+        with self._turn:
+            return self._describe(kernel)
+
+    def _describe(self, kernel: str) -> KernelSignature | None:
         try:
             self._sock.settimeout(self._timeout_s)
             self._sock.sendall(frame(control.encode(negotiating.Describe(name=kernel))))
@@ -143,7 +150,10 @@ class Negotiation:
 
     def update(self, wait_s: float = 0.0) -> None:
         """Read pending messages: a new kernel list, or the reason for closing. Waits at most ``wait_s``."""
-        deadline = time.monotonic() + wait_s
+        with self._turn:
+            self._update(time.monotonic() + wait_s)
+
+    def _update(self, deadline: float) -> None:
         try:
             while True:
                 message = control.decode(negotiating.TO_REQUESTER, self._next(deadline))

@@ -61,7 +61,7 @@ async def open_gateway(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Open]:
         await gateway.start()
         rig = Rig(gateway)
         opened.append(rig)
-        await until(lambda: all(each.models.all() for each in gateway.tenants.by_name.values()))
+        await until(lambda: all(each.is_ready and each.models.all() for each in gateway.tenants.by_name.values()))
         return rig
 
     yield make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ import pytest
 from offpath.host_helper.gateway.grpc_server import METHODS, STREAM
 from offpath.host_helper.gateway.messages import SERVICE, classes
 
+from ...support.certificates import Authority
 from .conftest import Open
 from .rig import ROWS, Rig, until
 
@@ -152,6 +154,59 @@ async def test_without_a_token_nothing_is_told(channel: grpc.aio.Channel, token:
         yield
 
     assert (await refused(unknown.stream(none()).read()))[0] == "UNAUTHENTICATED"
+
+
+async def test_without_a_token_no_message_is_read(channel: grpc.aio.Channel) -> None:
+    method = channel.unary_unary(f"/{SERVICE}/ModelInfer")  # sends bytes as they are
+    for token, code in ((None, "UNAUTHENTICATED"), (Rig.token("ada"), "UNKNOWN")):
+        unknown = Stub(channel, token)
+        answer = method(b"\xff" * (1 << 20), timeout=20.0, metadata=unknown.metadata)
+        assert (await refused(answer))[0] == code, "UNKNOWN: what was read is no message"
+
+
+@pytest.mark.parametrize(
+    ("names", "is_ada"),
+    [
+        ({"uris": ["offpath://tenant/ada"]}, True),
+        ({"uris": ["offpath://tenant/ada"], "email": "offpath://tenant/bob"}, True),
+        ({}, False),
+        ({"email": "offpath://tenant/ada"}, False),
+        ({"uris": ["offpath://tenant/ada", "offpath://tenant/bob"]}, False),
+    ],
+)
+async def test_only_a_uri_of_a_certificate_names_a_tenant(
+    open_gateway: Open, tmp_path: Path, names: dict[str, Any], is_ada: bool
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("localhost", is_server=True)
+    tls = {"cert_file": certificate, "key_file": key, "client_ca_file": authority.ca_file}
+    served = (await open_gateway(grpc="127.0.0.1:0", http="", tls=tls)).gateway.grpc
+    assert served is not None
+    chain, own = authority.issue("ada", *names.get("uris", ()), email=names.get("email", ""))
+    credentials = grpc.ssl_channel_credentials(
+        Path(authority.ca_file).read_bytes(), Path(own).read_bytes(), Path(chain).read_bytes()
+    )
+    async with grpc.aio.secure_channel(served.address, credentials) as channel:
+        answer = Stub(channel, None).call("ServerMetadata")
+        if is_ada:
+            assert (await answer).name == "offpath"
+        else:
+            assert (await refused(answer))[0] == "UNAUTHENTICATED"
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(ada: Stub, gateway: Rig) -> None:
+    is_revoked = asyncio.Event()
+
+    async def requests() -> AsyncIterator[Any]:
+        yield request(id="before")
+        await is_revoked.wait()
+        yield request(id="after")
+
+    call = ada.stream(requests())
+    assert (await call.read()).infer_response.id == "before"
+    gateway.revoke("ada")
+    is_revoked.set()
+    assert await refused(call.read()) == ("UNAUTHENTICATED", "no valid bearer token")
 
 
 async def test_a_stream_that_is_cancelled_ends_its_requests(ada: Stub, gateway: Rig) -> None:

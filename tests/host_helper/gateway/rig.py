@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,14 @@ class Rig:
     @staticmethod
     def token(tenant: str) -> str:
         return f"bearer-{tenant}-{'x' * 16}"
+
+    def revoke(self, tenant: str) -> None:
+        """No token of the tenant is valid from now on."""
+        config = self.gateway.config
+        for table in config.tenant:
+            if table.name == tenant:
+                Path(table.bearer_files[0]).write_text(f"another-{self.token(tenant)}")
+        assert not self.gateway.tenants.reload(config)
 
     async def connect(self, tls: Any = None) -> Client:
         assert self.gateway.http is not None

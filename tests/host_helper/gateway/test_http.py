@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import numpy as np
 import orjson
 import pytest
 
-from offpath.host_helper.gateway import http
+from offpath.host_helper.gateway import connection, http
 from offpath.host_helper.gateway.routes import EXTENSIONS
 
+from ...support.sources import ROOT
 from .conftest import Open
 from .rig import ROWS, Rig, in_binary, in_json, until
 
@@ -216,6 +219,20 @@ async def test_without_a_token_no_body_is_read(gateway: Rig) -> None:
     assert await client.is_closed()
 
 
+async def test_a_token_that_is_revoked_while_a_body_is_sent(gateway: Rig) -> None:
+    body, length = in_binary(ROWS)
+    sent = gateway.request("/v2/models/scaling/infer", body, Inference_Header_Content_Length=length)
+    client = await gateway.connect()
+    await client.send(sent[:-1])
+    assert gateway.gateway.http is not None
+    await until(lambda: gateway.gateway.http.held_bytes)
+    gateway.revoke("ada")
+    await client.send(sent[-1:])
+    assert (await client.answer()).status == 401
+    assert await client.is_closed()
+    assert gateway.gateway.http.held_bytes == 0
+
+
 # -- connections --------------------------------------------------------------------------------------------------
 async def test_requests_one_after_the_other_on_one_connection(gateway: Rig) -> None:
     client = await gateway.connect()
@@ -274,7 +291,8 @@ async def test_a_small_body_does_not_become_a_large_one(gateway: Rig) -> None:
 
 
 async def test_what_a_compressed_body_becomes_is_counted_with_all_bodies(open_gateway: Open) -> None:
-    gateway = await open_gateway(memory_bytes=3 << 20)
+    gateway = await open_gateway(memory_bytes=16 << 20)
+    gateway.gateway.http.config = gateway.gateway.http.config.model_copy(update={"memory_bytes": 3 << 20})  # type: ignore[union-attr]
     packed = gzip.compress(in_json(ROWS))
     answer = await gateway.infer(packed, Content_Encoding="gzip")
     assert answer.status == 503
@@ -324,7 +342,7 @@ async def test_a_client_that_leaves_cancels_its_request(gateway: Rig) -> None:
 
 
 async def test_who_sends_too_slowly_is_cut(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEAD_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
     monkeypatch.setattr(http, "_SWEEP_S", 0.05)
     gateway = await open_gateway()
     in_head, in_body, silent = [await gateway.connect() for _ in range(3)]
@@ -360,14 +378,52 @@ async def test_connections_without_a_token_make_room_for_others(
     assert (await last.answer()).status == 200
 
 
-async def test_bodies_share_one_bound(open_gateway: Open) -> None:
-    gateway = await open_gateway(memory_bytes=1 << 20)
-    first = await gateway.connect()
-    await first.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=700_000))
-    assert gateway.gateway.http is not None
-    await until(lambda: gateway.gateway.http.held_bytes == 700_000)  # type: ignore[union-attr]
-    second = await gateway.infer(in_binary(np.ones((40_000, 3), np.float32)))
-    assert (second.status, second.headers["retry-after"]) == (503, "1")
+async def test_bodies_share_one_bound_and_a_tenant_has_half_of_it(open_gateway: Open) -> None:
+    gateway = await open_gateway(memory_bytes=16 << 20)
+    server = gateway.gateway.http
+    assert server is not None
+    first, other = await gateway.connect(), await gateway.connect()
+    announced = {"method": "POST", "Content_Length": 4_000_000}
+    for client in (first, other):
+        await client.send(gateway.request("/v2/models/scaling/infer", **announced))
+    await until(lambda: server.held_bytes == 8_000_000)
+    body = in_binary(np.ones((40_000, 3), np.float32))
+    refused = await gateway.infer(body)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert (await gateway.infer(body, tenant="bob")).status == 200
     first.close()
-    await until(lambda: gateway.gateway.http.held_bytes == 0)  # type: ignore[union-attr]
-    assert (await gateway.infer(in_binary(np.ones((40_000, 3), np.float32)))).status == 200
+    await until(lambda: server.held_bytes == 4_000_000)
+    assert (await gateway.infer(body)).status == 200
+    other.close()
+    await until(lambda: server.held_bytes == 0)
+    assert not server._held_by
+
+
+async def test_buffers_that_are_kept_have_a_bound(gateway: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_SPARE_BYTES", 2_500_000)
+    body = in_binary(np.ones((80_000, 3), np.float32))
+    clients = [await gateway.connect() for _ in range(6)]
+    for client in clients:
+        request = gateway.request("/v2/models/scaling/infer", body[0], Inference_Header_Content_Length=body[1])
+        await client.send(request)
+    assert [(await client.answer()).status for client in clients] == [200] * 6
+    assert gateway.gateway.http is not None
+    assert 0 < sum(map(len, gateway.gateway.http._spare)) <= 2_500_000
+
+
+# -- peers that send much and read little -------------------------------------------------------------------------
+ON_UVLOOP = """
+import asyncio, logging, sys, uvloop
+from pathlib import Path
+from tests.host_helper.gateway.http_peers import CASES
+logging.disable()  # there is no daemon
+uvloop.run(CASES[sys.argv[1]](Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("case", ["pipelined", "pipelined_over_tls", "unread", "unread_without_token"])
+def test_on_the_loop_that_the_gateway_runs_on(case: str, tmp_path: Path) -> None:
+    """uvloop polls between two callbacks where asyncio's loop does not."""
+    command = [sys.executable, "-W", "error", "-c", ON_UVLOOP, case, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -163,7 +163,7 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     nbytes = BYTES_EACH[spec.datatype] * math.prod(shape)
     content = given.content
     if isinstance(content, np.ndarray):
-        return content.reshape(shape)
+        return _shaped(content, spec, shape)
     source: FromRegion | None = None
     if isinstance(content, InRegion):
         region = _borrow(call, content)
@@ -176,7 +176,15 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     if source is not None:
         return source
     assert isinstance(content, memoryview)
-    return np.frombuffer(content, dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
+    return _shaped(np.frombuffer(content, dtype) if nbytes else np.empty(0, dtype), spec, shape)
+
+
+def _shaped(array: NDArray[Any], spec: Spec, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Raises: Refused: an empty array with dims beyond numpy's."""
+    try:
+        return array.reshape(shape)
+    except ValueError:
+        raise invalid(f"the dims {_dims(shape)} of input '{spec.name}' are too large") from None
 
 
 def numbers(name: str, datatype: str, data: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -195,11 +203,12 @@ def numbers(name: str, datatype: str, data: list[Any], shape: tuple[int, ...]) -
     # numpy would take text for numbers, and make room for the longest one in the place of each.
     if not set(map(type, flat)) <= _JSON_TYPES[dtype.kind]:
         raise unparsable(f"Unable to parse 'data': not {datatype} numbers for input '{name}'")
-    try:
-        with np.errstate(over="ignore"):
-            return np.array(flat, dtype)
-    except OverflowError:
-        raise unparsable(f"Unable to parse 'data': beyond the range of {datatype} for input '{name}'") from None
+    if flat and dtype.kind in "iu":  # numpy 1 would wrap
+        limits = np.iinfo(dtype)
+        if min(flat) < limits.min or max(flat) > limits.max:
+            raise unparsable(f"Unable to parse 'data': beyond the range of {datatype} for input '{name}'")
+    with np.errstate(over="ignore"):
+        return np.array(flat, dtype)
 
 
 def _wanted(model: Model, asked: Asked, call: Call) -> Wanted:

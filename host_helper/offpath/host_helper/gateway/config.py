@@ -16,6 +16,10 @@ from offpath.host_helper.gateway.errors import GatewayConfigInvalid
 
 HTTP_LISTEN: Final = "127.0.0.1:8000"
 GRPC_LISTEN: Final = "127.0.0.1:8001"
+MOST_JSON_BYTES: Final = 4 << 20
+"""Of a JSON header, or of a whole body that is JSON. Reading it holds Python's lock, which all tenants share."""
+_HEADER_BYTES: Final = 1 << 20
+"""Of a header beside the tensors."""
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 _Path = Annotated[str, Field(min_length=1, max_length=4096)]
 _User = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
@@ -63,6 +67,11 @@ class TenantTable(BaseModel):
     max_pending: Annotated[int, Field(ge=1, le=65_536)] = 1024
     """Requests in the gateway at once."""
 
+    @property
+    def most_body(self) -> int:
+        """The longest body or message of a request: its tensors in binary, or all of it JSON."""
+        return max(self.payload_bytes + _HEADER_BYTES, MOST_JSON_BYTES)
+
     @model_validator(mode="after")
     def _has_a_proof(self) -> Self:
         if bool(self.token_file) == (self.tls is not None):
@@ -85,7 +94,7 @@ class GatewayFile(BaseModel):
     connections: Annotated[int, Field(ge=1, le=65_536)] = 1024
     """HTTP connections at once."""
     memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 42)] = 1 << 30
-    """Bodies of HTTP requests held at once."""
+    """Bodies of HTTP requests held at once. Of several tenants, each has at most half of it. gRPC has as much."""
     idle_s: Annotated[int, Field(ge=1, le=86_400)] = 75
     """After which a connection without a request is closed."""
     tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=64)]
@@ -95,6 +104,8 @@ class GatewayFile(BaseModel):
         names = [tenant.name for tenant in self.tenant]
         if len(set(names)) < len(names):
             raise ValueError("two tenants of one name")
+        if self.memory_bytes < 4 * max(tenant.most_body for tenant in self.tenant):
+            raise ValueError("memory_bytes is less than four of the longest bodies")
         if not self.http and not self.grpc:
             raise ValueError("it listens nowhere: give http or grpc")
         return self

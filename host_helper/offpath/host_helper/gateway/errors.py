@@ -69,7 +69,7 @@ def unauthenticated() -> Refused:
     return Refused(401, "UNAUTHENTICATED", "no valid bearer token")
 
 
-_BUSY: Final = frozenset((Reason.TENANT_QUEUE_FULL, Reason.DAEMON_FULL, Reason.DEADLINE_UNREACHABLE))
+_BUSY: Final = frozenset((Reason.TENANT_QUEUE_FULL, Reason.DAEMON_FULL))
 _SIZES: Final = frozenset((Reason.PAYLOAD_TOO_LARGE, Reason.RESULT_TOO_LARGE))
 
 
@@ -78,6 +78,8 @@ def of_request(failed: RequestFailed) -> Refused:
     text = str(failed)
     if failed.status is Status.EXPIRED or failed.reason is Reason.DEADLINE_UNREACHABLE:
         return Refused(504, "DEADLINE_EXCEEDED", text)
+    if failed.reason in _SIZES:
+        return too_large(text)
     if failed.status is Status.CANCELLED:
         return Refused(499, "CANCELLED", text)
     if failed.status is Status.RETRY_SAFE:
@@ -87,8 +89,6 @@ def of_request(failed: RequestFailed) -> Refused:
     if failed.status is Status.REJECTED:
         if failed.reason in _BUSY:
             return Refused(429, "RESOURCE_EXHAUSTED", text, failed.retry_after_ms / 1e3)
-        if failed.reason in _SIZES:
-            return too_large(text)
         if failed.reason is Reason.KERNEL_NOT_PERMITTED:
             return Refused(403, "PERMISSION_DENIED", text)
         if failed.reason is Reason.DRAINING:

@@ -10,12 +10,11 @@ import numpy as np
 from offpath.bindings.wire.header import DTYPE_CODES
 from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.answers import Output
-from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked
+from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion
 from offpath.host_helper.gateway.datatypes import WIRE
 from offpath.host_helper.gateway.errors import invalid, unsupported
+from offpath.host_helper.gateway.inference import Parsed
 from offpath.host_helper.gateway.messages import classes
-from offpath.host_helper.gateway.models import Model
-from offpath.host_helper.gateway.regions import Regions
 
 _CONTENTS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
@@ -25,8 +24,14 @@ _CONTENTS: Final = {
 _MOST_TENSORS: Final = 64
 
 
-def read(model: Model, regions: Regions, request: Any, left_s: float | None) -> Call:
-    """The request. ``left_s``: until the call's deadline. Raises: Refused."""
+def numbers_bytes(request: Any) -> int:
+    """An upper bound of what `parse` converts number by number."""
+    return request.ByteSize() if any(tensor.HasField("contents") for tensor in request.inputs) else 0
+
+
+def parse(request: Any, left_s: float | None) -> Parsed:
+    """The request. ``left_s``: until the call's deadline. Touches nothing else, so it may run in any thread. Raises:
+    Refused."""
     if len(request.inputs) > _MOST_TENSORS or len(request.outputs) > _MOST_TENSORS:
         raise invalid(f"more than {_MOST_TENSORS} inputs or outputs")
     parameters = _parameters(request.parameters)
@@ -37,13 +42,13 @@ def read(model: Model, regions: Regions, request: Any, left_s: float | None) -> 
             parameters["timeout"] = deadline_us
     raw = iter(request.raw_input_contents)
     inputs = [_given(tensor, raw, bool(request.raw_input_contents)) for tensor in request.inputs]
-    if next(raw, None) is not None:
+    left = sum(1 for _ in raw)
+    if left:
         raise invalid(
-            f"expected {len(request.raw_input_contents) - 1} input contents or fewer, got "
-            f"{len(request.raw_input_contents)} for model '{model.name}'"
+            f"expected {len(request.raw_input_contents) - left} input contents, got {len(request.raw_input_contents)}"
         )
     outputs = [_asked(tensor) for tensor in request.outputs]
-    return checked(model, regions, request.id, inputs, outputs, parameters, is_binary=True)
+    return Parsed(request.id, inputs, outputs, parameters, is_binary=True)
 
 
 def written(call: Call, outputs: Sequence[Output]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from offpath.bindings.certificates import tenant_among
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls, routes
+from offpath.host_helper.gateway.aside import aside
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.errors import (
     GatewayConfigInvalid,
@@ -29,8 +30,8 @@ STREAM: Final = "ModelStreamInfer"
 _FINAL: Final = "triton_enable_empty_final_response"
 _MOST_STREAMED: Final = 64
 """Requests of one stream whose answers the client has not taken."""
-_MOST_CALLS: Final = 1024
-"""Calls at once; further ones are refused by grpcio."""
+_CALLS: Final = (16, 1024)
+"""Least and most calls at once; grpcio refuses further ones. Between them as many as have room for their messages."""
 
 
 def grpc_module() -> Any:
@@ -55,14 +56,16 @@ class GrpcServer:
     async def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken. GatewayConfigInvalid: a file of TLS cannot be used."""
         grpc = self._grpc
-        most = max(map(routes.most_body, self.tenants.by_name.values()))
+        most = max(table.most_body for table in self.config.tenant)
+        calls = min(max(self.config.memory_bytes // most, _CALLS[0]), _CALLS[1])
         most_sent = max(table.result_bytes for table in self.config.tenant) + (1 << 20)
-        self._server = server = grpc.aio.server(maximum_concurrent_rpcs=_MOST_CALLS, options=(
+        has_certificates = self.config.tls is not None and bool(self.config.tls.client_ca_file)
+        self._server = server = grpc.aio.server(maximum_concurrent_rpcs=calls, options=(
             ("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", most_sent),
             ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 128),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ))  # fmt: skip
-        server.add_generic_rpc_handlers((_Handler(self._grpc, self.tenants),))
+        server.add_generic_rpc_handlers((_Handler(self._grpc, self.tenants, has_certificates=has_certificates),))
         try:
             credentials = self._credentials()
             add = server.add_insecure_port if credentials is None else server.add_secure_port
@@ -96,13 +99,26 @@ class GrpcServer:
 class _Handler:
     """Finds the method of a call (a `grpc.GenericRpcHandler`)."""
 
-    def __init__(self, grpc: Any, tenants: Tenants) -> None:
-        self._grpc, self._service = grpc, _Service(grpc, tenants)
+    def __init__(self, grpc: Any, tenants: Tenants, *, has_certificates: bool) -> None:
+        self._grpc, self._tenants, self._service = grpc, tenants, _Service(grpc, tenants)
+        self._has_certificates = has_certificates
+        self._open = {f"/{SERVICE}/{name}" for name in OPEN}
+        self._refusing = grpc.stream_stream_rpc_method_handler(self._refuse)
         self._methods = {f"/{SERVICE}/{name}": self._method(name) for name in METHODS}
 
     def service(self, details: Any) -> Any:
-        """grpc's hook."""
-        return self._methods.get(details.method)
+        """grpc's hook, called with a call's metadata before its first message is read. A call without a valid token
+        gets a handler that reads none. Where each client has a certificate, it is checked with the call."""
+        method = self._methods.get(details.method)
+        if method is None or self._has_certificates or details.method in self._open:
+            return method
+        token = _token(details.invocation_metadata)
+        return method if token is not None and self._tenants.of_token(token) is not None else self._refusing
+
+    async def _refuse(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        refused = unauthenticated()
+        await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
+        yield  # it is a generator
 
     def _method(self, name: str) -> Any:
         request = getattr(classes(), "ModelInferRequest" if name == STREAM else f"{name}Request")
@@ -138,41 +154,42 @@ class _Service:
 
     async def stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """Each request of the stream is answered when it ends; an error is a message, not the stream's end."""
-        try:
-            tenant = self._tenant(context)
-        except Refused as refused:
-            await self._abort(context, refused)
-            return
-        stream = _Stream(tenant, context)
+        stream = _Stream(self._tenant, context)
         reader = asyncio.ensure_future(stream.read(requests))
         try:
             while (answer := await stream.answers.get()) is not None:
                 yield answer
                 stream.taken()
             await reader
+        except Refused as refused:
+            await self._abort(context, refused)
         finally:
             reader.cancel()
 
     def _tenant(self, context: Any) -> Tenant:
         """Raises: Refused."""
-        token, times = "", 0
-        for key, value in context.invocation_metadata() or ():
-            if key == "authorization" and isinstance(value, str):
-                scheme, _, token = value.strip().partition(" ")  # perf_analyzer sends a blank before it
-                times += 1
-                if scheme.lower() != "bearer":
-                    raise unauthenticated()
-        if times > 1:
+        token = _token(context.invocation_metadata())
+        if token is None:
             raise unauthenticated()
-        return self._tenants.identified(token.strip(), _certified(context))
+        return self._tenants.identified(token, _certified(context))
+
+
+def _token(metadata: Any) -> str | None:
+    """The bearer token; empty: there is none. None: another scheme, or several."""
+    values = [value for key, value in metadata or () if key == "authorization" and isinstance(value, str)]
+    if not values:
+        return ""
+    scheme, _, token = values[0].strip().partition(" ")
+    return token.strip() if len(values) == 1 and scheme.lower() == "bearer" else None
 
 
 class _Stream:
-    """The requests of one stream, of which `_MOST_STREAMED` are answered at once, and their answers; None: the last."""
+    """The requests of one stream, of which `_MOST_STREAMED` are answered at once, and their answers; None: the last.
+    ``identify``: the client's tenant, asked for each request, because a reload may change it."""
 
-    def __init__(self, tenant: Tenant, context: Any) -> None:
+    def __init__(self, identify: Callable[[Any], Tenant], context: Any) -> None:
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
-        self._tenant, self._context = tenant, context
+        self._identify, self._context = identify, context
         self._room = asyncio.Semaphore(_MOST_STREAMED)
 
     def taken(self) -> None:
@@ -180,12 +197,13 @@ class _Stream:
         self._room.release()
 
     async def read(self, requests: AsyncIterator[Any]) -> None:
-        """Answer all; those under way end with this."""
+        """Answer all; those under way end with this. Raises: Refused: the client is no tenant's, or no more."""
         tasks = set[asyncio.Task[None]]()
         try:
+            self._identify(self._context)
             async for request in requests:
                 await self._room.acquire()
-                task = asyncio.ensure_future(self._answer(request))
+                task = asyncio.ensure_future(self._answer(self._identify(self._context), request))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             await asyncio.gather(*tasks)
@@ -194,10 +212,10 @@ class _Stream:
                 task.cancel()
             self.answers.put_nowait(None)
 
-    async def _answer(self, request: Any) -> None:
+    async def _answer(self, tenant: Tenant, request: Any) -> None:
         message = classes().ModelStreamInferResponse
         try:
-            response = await _infer(self._tenant, request, self._context)
+            response = await _infer(tenant, request, self._context)
         except Refused as refused:
             answer = message(error_message=refused.text)
             answer.infer_response.id = request.id
@@ -213,7 +231,8 @@ class _Stream:
 
 async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
     model = tenant.models.find(request.model_name, request.model_version)
-    call = grpc_calls.read(model, tenant.regions, request, context.time_remaining())
+    parsed = await aside(grpc_calls.numbers_bytes(request), grpc_calls.parse, request, context.time_remaining())
+    call = parsed.call(model, tenant.regions)
     try:
         return grpc_calls.written(call, await tenant.infer(call))
     finally:
@@ -221,7 +240,8 @@ async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
 
 
 def _certified(context: Any) -> str | None:
-    return tenant_among(value.decode("utf-8", "replace") for value in context.peer_identities() or ())
+    uris = context.auth_context().get("peer_uri", ())  # not `peer_identities`: those may be of other kinds
+    return tenant_among(value.decode("utf-8", "replace") for value in uris)
 
 
 # -- the other methods --------------------------------------------------------------------------------------------
@@ -230,7 +250,7 @@ async def _server_metadata(tenant: Tenant, request: Any, context: Any) -> Any:
 
 
 async def _model_ready(tenant: Tenant, request: Any, context: Any) -> Any:
-    return classes().ModelReadyResponse(ready=tenant.models.is_ready(request.name, request.version))
+    return classes().ModelReadyResponse(ready=tenant.is_ready and tenant.models.is_ready(request.name, request.version))
 
 
 async def _model_metadata(tenant: Tenant, request: Any, context: Any) -> Any:

@@ -15,14 +15,13 @@ from offpath.bindings.wire import document
 from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway.answers import Output
 from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked, numbers, of_raw
+from offpath.host_helper.gateway.config import MOST_JSON_BYTES
 from offpath.host_helper.gateway.datatypes import NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
 from offpath.host_helper.gateway.models import Model
 from offpath.host_helper.gateway.regions import Regions
 
 HEADER_LENGTH: Final = "inference-header-content-length"
-MOST_JSON_BYTES: Final = 4 << 20
-"""Of a JSON header, or of a whole body that is JSON. Reading it holds Python's lock, which all tenants share."""
 _MOST_TENSORS: Final = 64
 
 

@@ -54,12 +54,16 @@ def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
 
 
 class Models:
-    """All versions of all models that a tenant may request. Without a version a request gets the highest."""
+    """All versions of all models that the daemon has. Without a version a request gets the highest."""
 
     def __init__(self, models: Iterable[Model] = ()) -> None:
         self._versions: dict[str, dict[int, Model]] = {}
+        self.twice: list[Model] = []
+        """Those left out: another kernel is the same version of the model, and came before."""
         for model in models:
-            self._versions.setdefault(model.name, {})[model.version] = model
+            versions = self._versions.setdefault(model.name, {})
+            if versions.setdefault(model.version, model) is not model:
+                self.twice.append(model)
 
     def find(self, name: str, version: str = "") -> Model:
         """``version``: a number, a label, or empty. Raises: Refused: there is no such model or version."""
@@ -68,15 +72,15 @@ class Models:
             raise not_found(f"Request for unknown model: '{name}' is not found")
         if not version:
             return versions[max(versions)]
-        for model in versions.values():
-            if version in model.labels:
-                return model
-        if not (version.isascii() and version.isdigit() and len(version) < 20):
-            raise invalid(f"failed to get model version from specified version string '{version}'")
-        found = versions.get(int(version))
+        is_number = version.isascii() and version.isdigit() and len(version) < 20
+        found = versions.get(int(version)) if is_number else None
         if found is None:
-            raise not_found(f"Request for unknown model: '{name}' version {version} is not found")
-        return found
+            found = next((model for model in versions.values() if version in model.labels), None)
+        if found is not None:
+            return found
+        if not is_number:
+            raise invalid(f"failed to get model version from specified version string '{version}'")
+        raise not_found(f"Request for unknown model: '{name}' version {version} is not found")
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether it is there."""

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offpath.host_helper.gateway.errors import Refused, invalid, not_found, too_large
+from offpath.host_helper.gateway.errors import Refused, invalid, not_found, too_large, unavailable
 
 FOLDER: Final = "/dev/shm"
 MOST_REGIONS: Final = 1024
@@ -85,6 +85,7 @@ class Regions:
         self.uids = frozenset(uids)
         self._folder = folder
         self._by_name: dict[str, Region] = {}
+        self._is_closed = False
 
     def allow(self, uids: Collection[int]) -> None:
         """From now on only objects of these users: regions of others are forgotten."""
@@ -95,6 +96,8 @@ class Regions:
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises: Refused: a name that is taken, an object that is not there, not the tenant's or too short."""
+        if self._is_closed:
+            raise unavailable("the tenant's configuration has changed")
         if not 0 < len(name) <= _MOST_NAME:
             raise invalid(f"the name of a shared memory region has 1 to {_MOST_NAME} characters")
         if name in self._by_name:
@@ -171,6 +174,7 @@ class Regions:
 
     def close(self) -> None:
         """Close every object; those that requests have, when the last one ends."""
+        self._is_closed = True
         for region in self._by_name.values():
             region.drop()
         self._by_name.clear()

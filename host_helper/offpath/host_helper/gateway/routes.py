@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import unquote
 
 import orjson
@@ -14,6 +13,7 @@ import orjson
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 from offpath.host_helper.gateway import bodies, inference
+from offpath.host_helper.gateway.aside import aside
 from offpath.host_helper.gateway.errors import Refused, not_found, unavailable, unparsable, unsupported
 from offpath.host_helper.gateway.heads import Head
 from offpath.host_helper.gateway.models import Models, config
@@ -31,20 +31,11 @@ _REGION: Final = re.compile(
     r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?/(?P<what>status|register|unregister)"
 )
 _LOAD: Final = re.compile(r"/v2/repository/models/.+/(?:load|unload)")
-_SPARE_BYTES: Final = 1 << 20
-"""Of a JSON header beside the tensors."""
-_MOST_AT_ONCE: Final = 64 * 1024
-_T = TypeVar("_T")
 
 
 def server_metadata() -> dict[str, Any]:
     """``GET /v2``."""
     return {"name": "offpath", "version": metadata.version("offpath"), "extensions": list(EXTENSIONS)}
-
-
-def most_body(tenant: Tenant) -> int:
-    """The longest body that a request of the tenant may have: its tensors in binary, or all of it JSON."""
-    return max(tenant.table.payload_bytes + _SPARE_BYTES, inference.MOST_JSON_BYTES)
 
 
 def open_to_all(head: Head, is_ready: bool) -> Response | None:
@@ -56,13 +47,13 @@ def open_to_all(head: Head, is_ready: bool) -> Response | None:
     return None
 
 
-async def respond(tenant: Tenant, head: Head, body: memoryview, hold: Callable[[int], None]) -> Response:
+async def respond(tenant: Tenant, head: Head, body: memoryview, hold: Callable[[Tenant, int], None]) -> Response:
     """Answers one request of the tenant. ``hold``: takes room for so many bytes until the request has ended, or raises
     Refused. Raises: Refused."""
     if coding := head.headers.get("content-encoding", ""):
-        most = most_body(tenant)
-        hold(most)
-        body = await _aside(most, bodies.inflate, body, coding, most)
+        most = tenant.table.most_body
+        hold(tenant, most)
+        body = await aside(most, bodies.inflate, body, coding, most)
     matched = _MODEL.fullmatch(head.path)
     if matched is not None and head.path != "/v2/models/stats":
         response = await _model(tenant, head, body, matched)
@@ -71,7 +62,7 @@ async def respond(tenant: Tenant, head: Head, body: memoryview, hold: Callable[[
     coding = bodies.chosen(head.headers.get("accept-encoding", ""))
     if not coding or not response.nbytes:
         return response
-    packed = await _aside(response.nbytes, bodies.deflate, b"".join(response.chunks), coding)
+    packed = await aside(response.nbytes, bodies.deflate, b"".join(response.chunks), coding)
     return Response(response.status, (packed,), response.content_type, response.header_length, coding)
 
 
@@ -83,7 +74,7 @@ async def _model(tenant: Tenant, head: Head, body: memoryview, matched: re.Match
     if what == "/infer":
         return await _infer(tenant, models, head, body, name, version)
     if what == "/ready":
-        if not models.is_ready(name, version):
+        if not (tenant.is_ready and models.is_ready(name, version)):
             raise Refused(400, "NOT_FOUND", "Model version not ready")
         return Response(200)
     if what == "/stats":
@@ -97,7 +88,7 @@ async def _model(tenant: Tenant, head: Head, body: memoryview, matched: re.Match
 async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, name: str, version: str) -> Response:
     model = models.find(name, version)
     header_length = head.headers.get(inference.HEADER_LENGTH)
-    parsed = await _aside(inference.json_bytes(body.nbytes, header_length), inference.parse, body, header_length)
+    parsed = await aside(inference.json_bytes(body.nbytes, header_length), inference.parse, body, header_length)
     call = parsed.call(model, tenant.regions)
     try:
         outputs = await tenant.infer(call)
@@ -107,13 +98,6 @@ async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, n
     if not binary:
         return Response(200, (header,))
     return Response(200, (header, *binary), "application/octet-stream", len(header))
-
-
-async def _aside(nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
-    """The function's result; for many bytes in a thread, so that others' requests go on."""
-    if nbytes <= _MOST_AT_ONCE:
-        return function(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
 def _other(tenant: Tenant, head: Head, body: memoryview) -> Response:

@@ -46,10 +46,11 @@ class Tenant:
         self.table = table
         self.regions = Regions(users(table.uids))
         self.statistics = Statistics()
-        self.models = Models()
+        self._models: Models | None = None
         self._daemon = daemon
         self._requester: AsyncRequester | None = None
         self._pending = 0
+        self._pause_s = _PAUSES_S[0]
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -59,8 +60,15 @@ class Tenant:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has a session."""
-        return self._requester is not None and self._requester.is_connected
+        """Whether it has a session and knows its models."""
+        return self._models is not None and self._requester is not None and self._requester.is_connected
+
+    @property
+    def models(self) -> Models:
+        """Raises: Refused: the daemon was not reached yet, so it is not known what there is."""
+        if self._models is None:
+            raise unavailable("the daemon cannot be reached")
+        return self._models
 
     def start(self) -> None:
         """Reach for the daemon from now on."""
@@ -76,15 +84,14 @@ class Tenant:
 
     async def infer(self, call: Call) -> Sequence[Output]:
         """Run the request. Raises: Refused."""
-        if self._pending >= self.table.max_pending:
-            raise unavailable(f"tenant has {self._pending} requests here, as many as it may")
-        requester = self._requester
-        if requester is None:
-            raise unavailable("the daemon cannot be reached")
         results = Results(call)
         begun_ns = time.perf_counter_ns()
         self._pending += 1
         try:
+            if self._pending > self.table.max_pending:
+                raise unavailable(f"tenant has {self.table.max_pending} requests here, as many as it may")
+            if (requester := self._requester) is None:
+                raise unavailable("the daemon cannot be reached")
             done = await requester.submit(
                 call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
             )
@@ -101,28 +108,36 @@ class Tenant:
 
     # -- the session ----------------------------------------------------------------------------------------------
     async def _run(self) -> None:
-        pause_s, is_told = _PAUSES_S[0], False
+        is_told = False
         while True:
             try:
-                self._requester = requester = await self._open()
-            except OffpathError as fault:
+                requester = await self._open()
+            except Exception as fault:
                 if not is_told:
-                    logger.warning("tenant %s: no session: %s", self.name, fault, extra={"code": "gateway_no_session"})
+                    self._log_fault("no session", fault)
                     is_told = True
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSES_S[1])
-                continue
-            pause_s, is_told = _PAUSES_S[0], False
-            logger.info(
-                "tenant %s: session %d", self.name, requester.welcome.session, extra={"code": "gateway_session"}
-            )
-            try:
-                await self._look(requester)
-            except OffpathError as fault:
-                logger.warning("tenant %s: %s", self.name, fault, extra={"code": "gateway_session_lost"})
-            finally:
-                self._requester = None
-                await requester.close()
+            else:
+                is_told = False
+                self._requester = requester
+                session = requester.welcome.session
+                logger.info("tenant %s: session %d", self.name, session, extra={"code": "gateway_session"})
+                try:
+                    await self._look(requester)
+                except Exception as fault:
+                    self._log_fault("its session is lost", fault)
+                finally:
+                    self._requester = None
+                    await requester.close()
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+
+    def _log_fault(self, what: str, fault: Exception) -> None:
+        """One that is not expected with its traceback."""
+        is_ours = isinstance(fault, OffpathError)
+        logger.warning(
+            "tenant %s: %s: %s", self.name, what, fault, exc_info=None if is_ours else fault,
+            extra={"code": "gateway_no_session" if is_ours else "gateway_bug"},
+        )  # fmt: skip
 
     async def _open(self) -> AsyncRequester:
         table = self.table
@@ -159,7 +174,13 @@ class Tenant:
         return Models(models)
 
     def _serve(self, models: Models) -> None:
-        self.models = models
+        for model in models.twice:
+            logger.warning(
+                "tenant %s: kernel %s is version %d of model %s, as another one is: it is left out", self.name,
+                model.kernel, model.version, model.name, extra={"code": "gateway_model_twice"},
+            )  # fmt: skip
+        self._models = models
+        self._pause_s = _PAUSES_S[0]
         names = ", ".join(f"{model.name} {model.version}" for model in models.all()) or "none"
         logger.info("tenant %s, gateway: models %s", self.name, names, extra={"code": "gateway_models"})
         self.statistics.keep(models.all())

@@ -109,7 +109,7 @@ class Node:
         client = HttpClient(self.http_port, self.token)
         deadline = time.monotonic() + _BOUND_S
         try:
-            while client.query("GET", "/v2/models/identity/ready", b"", accept=(200, 400))[0] != 200:
+            while client.query("GET", "/v2/models/identity/ready", b"", accept=(200, 400, 503))[0] != 200:
                 if time.monotonic() > deadline:
                     raise OffpathError("the gateway has no model")
                 time.sleep(0.05)

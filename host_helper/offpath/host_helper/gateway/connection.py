@@ -1,0 +1,322 @@
+"""One HTTP/1.1 connection: bodies are received where they are used, one request at a time.
+
+asyncio's usual way hands a body over in pieces, and joining them costs more than all the rest. A `BufferedProtocol`
+receives a head into a small buffer and the body into one of its length.
+
+What follows a request waits in the head's buffer, and then in the kernel: nothing is read while that buffer is full,
+and nothing is looked at while a request is answered or an answer is not taken. A peer that closes its half has left:
+its request is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol, cast
+
+from offpath.bindings.certificates import tenant_of
+from offpath.host_helper.gateway import routes
+from offpath.host_helper.gateway.errors import Refused, too_large
+from offpath.host_helper.gateway.heads import MOST_HEAD_BYTES, Head, parse
+from offpath.host_helper.gateway.responses import Response, head_of, refusal
+from offpath.host_helper.gateway.tenants import Tenant, Tenants
+
+logger = logging.getLogger(__name__)
+HEAD_S: Final = 10.0
+"""For a head, from its first byte; for a first one, and for a handshake."""
+LEAST_BYTES_PER_S: Final = 64 * 1024
+"""Of a body, and of an answer that is taken."""
+LINGER_S: Final = 2.0
+"""How long what a refused peer still sends is thrown away, so that it reads the answer."""
+_UNREAD_BYTES: Final = 64 * 1024
+_BUG: Final = Response(500, (b'{"error":"internal error; the gateway\'s log has it"}',))
+
+
+class Owner(Protocol):
+    """The server, as far as a connection is concerned."""
+
+    @property
+    def tenants(self) -> Tenants:
+        """Who clients are."""
+
+    @property
+    def idle_s(self) -> float:
+        """How long a connection may wait for its next request."""
+
+    def opened(self, connection: Connection) -> bool:
+        """False: there are too many."""
+
+    def known(self, connection: Connection, tenant: Tenant) -> None:
+        """A valid token of the tenant came on it."""
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def hold(self, tenant: Tenant, nbytes: int) -> None:
+        """Take room for bodies of the tenant. Raises: Refused: there is none."""
+
+    def release(self, tenant: Tenant, nbytes: int) -> None:
+        """Give it back."""
+
+    def buffer(self, nbytes: int) -> bytearray:
+        """At least so long."""
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Nothing refers to the buffer any more."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One peer. It is in one of these states: ``head`` (receives one, or waits for it), ``body``, ``work`` (the request
+    is answered), ``linger`` (what comes is thrown away)."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.until_s = 0.0
+        """What it waits for must have come then."""
+        self.tenant: Tenant | None = None
+        """Whose token came last."""
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._state = "head"
+        self._received = bytearray(MOST_HEAD_BYTES)
+        """A head, and what came behind it."""
+        self._filled = 0
+        """Bytes in it; in the state ``body`` those of the body."""
+        self._behind = 0
+        """Meanwhile the bytes in it."""
+        self._body = bytearray()
+        self._length = 0
+        self._held: list[tuple[Tenant, int]] = []
+        self._head: Head | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._certified: str | None = None
+        self._is_choked = False
+        self._is_paused = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request, and its last answer is on its way."""
+        is_sent = self._transport is None or not self._transport.get_write_buffer_size()
+        return self._state == "head" and not self._filled and is_sent
+
+    # -- asyncio --------------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        if not self._owner.opened(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(_UNREAD_BYTES)
+        self._certified = tenant_of(transport.get_extra_info("peercert"))
+        self.until_s = self._loop.time() + HEAD_S
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BufferedProtocol`. The request under way is cancelled, at the daemon too."""
+        self._transport = None
+        self._owner.closed(self)
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._release()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._is_choked = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._is_choked = False
+        self._next()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`. Never empty: reading pauses before."""
+        if self._state == "body":
+            return memoryview(self._body)[self._filled : self._length]
+        if self._state == "linger":
+            return memoryview(self._received)
+        return memoryview(self._received)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        if self._state == "linger":
+            return
+        is_first = not self._filled
+        self._filled += nbytes
+        if self._state == "body":
+            if self._filled == self._length:
+                self._begin()
+        elif self._state == "head" and not self._is_choked:
+            if is_first:
+                self.until_s = self._loop.time() + HEAD_S
+            self._look()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read exactly while there is room."""
+        is_full = self._state in ("head", "work") and self._filled == MOST_HEAD_BYTES
+        if self._transport is None or self._transport.is_closing() or is_full is self._is_paused:
+            return
+        self._is_paused = is_full
+        (self._transport.pause_reading if is_full else self._transport.resume_reading)()
+
+    # -- a request ------------------------------------------------------------------------------------------------
+    def _look(self) -> None:
+        """Whether a whole head is there."""
+        end = self._received.find(b"\r\n\r\n", 0, self._filled)
+        if end < 0:
+            if self._filled == MOST_HEAD_BYTES:
+                self._refuse(Refused(431, "INVALID_ARGUMENT", f"a head has at most {MOST_HEAD_BYTES} bytes"))
+            return
+        try:
+            head = parse(bytes(memoryview(self._received)[: end + 4]))
+            response = None if head.length else routes.open_to_all(head, self._owner.tenants.is_ready)
+            if response is None:
+                self._expect(head)
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        self._head = head
+        self._take_rest(end + 4)
+        if response is not None:
+            self._write(response, head.keeps)
+            self._next()
+            return
+        if head.headers.get("expect", "").lower() == "100-continue" and self._filled < head.length:
+            self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not head.length or (self._state == "body" and self._filled == self._length):
+            self._begin()
+
+    def _identify(self, head: Head) -> Tenant:
+        """Raises: Refused: no tenant's."""
+        tenant = self._owner.tenants.identified(head.bearer, self._certified)
+        self._owner.known(self, tenant)
+        self.tenant = tenant
+        return tenant
+
+    def _expect(self, head: Head) -> None:
+        """Raises: Refused: no tenant's, or a body that is too long."""
+        tenant = self._identify(head)
+        if head.headers.get("expect", "").lower() not in ("", "100-continue"):
+            raise Refused(417, "INVALID_ARGUMENT", "Expect: 100-continue is served")
+        most = tenant.table.most_body
+        if head.length > most:
+            raise too_large(f"a body has at most {most} bytes here")
+        self._hold(tenant, head.length)
+
+    def _take_rest(self, at: int) -> None:
+        """What came behind the head is the body's beginning, or the next head's."""
+        assert self._head is not None
+        rest = bytes(memoryview(self._received)[at : self._filled])
+        length = self._head.length
+        if not length:
+            self._received[: len(rest)] = rest
+            self._filled = len(rest)
+            return
+        self._body = self._owner.buffer(length)
+        self._state, self._length = "body", length
+        self._filled = min(len(rest), length)
+        self._body[: self._filled] = rest[: self._filled]
+        self._received[: len(rest) - self._filled] = rest[self._filled :]
+        self._behind = len(rest) - self._filled
+        self.until_s = self._loop.time() + HEAD_S + length / LEAST_BYTES_PER_S
+
+    def _begin(self) -> None:
+        assert self._head is not None
+        if self._state == "body":
+            self._filled, self._behind = self._behind, 0
+        try:
+            tenant = self._identify(self._head)  # again: a body may take minutes, and a reload a moment
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        self._state = "work"
+        self.until_s = float("inf")
+        body = memoryview(self._body)[: self._head.length]
+        self._task = self._loop.create_task(self._work(tenant, self._head, body))
+
+    async def _work(self, tenant: Tenant, head: Head, body: memoryview) -> None:
+        is_answered = False
+        try:
+            response = await routes.respond(tenant, head, body, self._hold)
+            is_answered = True
+        except Refused as refused:
+            response = refusal(refused)
+        except Exception:
+            logger.exception("a request was not answered", extra={"code": "gateway_bug"})
+            response = _BUG
+        finally:
+            self._task = None
+            if is_answered and self._body:
+                self._owner.give_back(self._body)
+            self._body = bytearray()  # a thread may still read it, if the request was late or cancelled
+            self._release()
+        self._state = "head"
+        self._write(response, head.keeps)
+        self._next()
+
+    def _hold(self, tenant: Tenant, nbytes: int) -> None:
+        """Take room until `_release`. Raises: Refused: there is none."""
+        self._owner.hold(tenant, nbytes)
+        self._held.append((tenant, nbytes))
+
+    def _release(self) -> None:
+        while self._held:
+            self._owner.release(*self._held.pop())
+
+    def _next(self) -> None:
+        """The next request, if a part of it is there and the last answer is taken."""
+        if self._transport is None or self._state != "head" or self._is_choked:
+            return
+        self.until_s = self._loop.time() + (HEAD_S if self._filled else self._owner.idle_s)
+        if self._filled:
+            self._loop.call_soon(self._look_again)  # not at once: many requests may have come together
+        self._read_on()
+
+    def _look_again(self) -> None:
+        if self._state == "head" and self._filled and not self._is_choked and self._transport is not None:
+            self._look()
+            self._read_on()
+
+    # -- answers --------------------------------------------------------------------------------------------------
+    def _refuse(self, refused: Refused) -> None:
+        """The head is not served: the answer, then the end, because its body's place is not known or not wanted."""
+        self._write(refusal(refused), keeps=False)
+
+    def _write(self, response: Response, keeps: bool) -> None:
+        if self._transport is None:
+            return
+        self.until_s = self._loop.time() + HEAD_S + response.nbytes / LEAST_BYTES_PER_S
+        self._transport.writelines([head_of(response, keeps), *response.chunks])
+        if not keeps:
+            self._linger(response.nbytes)
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _linger(self, nbytes: int) -> None:
+        """The answer of ``nbytes`` is the last one. Unread bytes at the close would reset the connection, and the peer
+        might lose the answer."""
+        self._state = "linger"
+        self._body = bytearray()
+        self._release()
+        if self._transport is None:
+            return
+        self.until_s = self._loop.time() + LINGER_S + nbytes / LEAST_BYTES_PER_S
+        if not self._transport.can_write_eof():
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            self._read_on()
+
+    def late(self) -> None:
+        """Its time has passed."""
+        if self._state in ("head", "body") and self._filled and not self._is_choked:
+            self._refuse(Refused(408, "DEADLINE_EXCEEDED", "the request did not come in time"))
+        else:
+            self.cut()
+
+    def cut(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,115 @@
+"""Peers that pipeline, or do not read: each case opens a gateway without a daemon on the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from offpath.host_helper.gateway import routes
+from offpath.host_helper.gateway.config import GatewayFile
+from offpath.host_helper.gateway.responses import Response
+from offpath.host_helper.gateway.serve import Gateway
+
+from ...support.certificates import Authority
+
+TOKEN = "bearer-ada-xxxxxxxxxxxx"
+ASK = f"GET /v2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+MANY: Final = 1000
+BOUND_S: Final = 20.0
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path, **keys: Any) -> AsyncIterator[Gateway]:
+    for name in ("token", "bearer"):
+        (folder / name).write_text(TOKEN)
+        (folder / name).chmod(0o600)
+    tenant = {"name": "ada", "token_file": str(folder / "token"), "bearer_files": [str(folder / "bearer")]}
+    given = {"daemon": f"unix:{folder}/none.sock", "http": "127.0.0.1:0", "grpc": "", "tenant": [tenant], **keys}
+    gateway = Gateway(GatewayFile.model_validate(given))
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
+async def many(gateway: Gateway, tls: ssl.SSLContext | None = None) -> None:
+    """Every one of many requests that come at once is answered, in order."""
+    assert gateway.http is not None
+    names = {} if tls is None else {"ssl": tls, "server_hostname": "localhost"}
+    reader, writer = await asyncio.open_connection(*gateway.http.address, **names)
+    sending = asyncio.ensure_future(_send(writer, ASK * MANY))
+    async with asyncio.timeout(BOUND_S):
+        for _ in range(MANY):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 "), head
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            assert (await reader.readexactly(length)).startswith(b'{"name":"offpath"')
+    await sending
+    writer.close()
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
+
+async def pipelined(folder: Path) -> None:
+    async with opened(folder) as gateway:
+        await many(gateway)
+
+
+async def pipelined_over_tls(folder: Path) -> None:
+    authority = Authority(folder)
+    server, key = authority.issue("localhost", is_server=True)
+    async with opened(folder, tls={"cert_file": server, "key_file": key}) as gateway:
+        await many(gateway, ssl.create_default_context(cafile=authority.ca_file))
+
+
+async def flood(gateway: Gateway, request: bytes) -> int:
+    """The most that waits unsent in the gateway while a peer never reads, and sends until nothing is taken any more."""
+    assert gateway.http is not None
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(gateway.http.address)
+    sock.setblocking(False)
+    most = refused = 0
+    async with asyncio.timeout(BOUND_S):
+        while refused < 50:
+            try:
+                sock.send(request * 50)
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+            await asyncio.sleep(0.002)
+            for each in list(gateway.http._all):
+                assert each._transport is not None
+                most = max(most, each._transport.get_write_buffer_size())
+    sock.close()
+    return most
+
+
+async def unread(folder: Path) -> None:
+    async def large(*_: Any) -> Response:
+        return Response(200, (bytes(1 << 20),))
+
+    routes.respond = large
+    async with opened(folder) as gateway:
+        assert 0 < await flood(gateway, ASK) < 2 << 20
+
+
+async def unread_without_token(folder: Path) -> None:
+    async with opened(folder) as gateway:
+        assert 0 < await flood(gateway, LIVE) < 1 << 17
+
+
+CASES: Final[dict[str, Callable[[Path], Awaitable[None]]]] = {
+    "pipelined": pipelined, "pipelined_over_tls": pipelined_over_tls, "unread": unread,
+    "unread_without_token": unread_without_token,
+}  # fmt: skip
