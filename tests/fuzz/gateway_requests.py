@@ -181,7 +181,7 @@ def _grpc(m: Modules, regions: Regions) -> Target:
             request = classes().ModelInferRequest.FromString(data)
         except DecodeError:  # grpcio answers it
             raise invalid("no message") from None
-        return m.grpc_calls.parse(request, None).call(MODEL, regions)
+        return m.grpc_calls.read(request, None).call(MODEL, regions)
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         check_call(got, regions)

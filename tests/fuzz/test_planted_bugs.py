@@ -90,7 +90,7 @@ BUGS = [
     ("gateway_head", "heads", "if len(pairs) > MOST_HEADERS:", "if len(pairs) > MOST_HEADERS * 9:"),
     ("gateway_body", "bodies", "if len(data) > most:", "if len(data) > most + 1:"),
     ("gateway_body", "bodies", "if not engine.eof or engine.unused_data:", "if not engine.eof:"),
-    ("gateway_infer", "inference", "left=rest.nbytes", "left=0"),
+    ("gateway_infer", "inference", "left=left", "left=0"),
     ("gateway_infer", "inference", "except ControlError as fault", "except KeyError as fault"),
     ("gateway_grpc", "grpc_calls", "    if left:\n", "    if left > 2:\n"),
     ("config", "config.tables", 'extra="forbid", ', ""),

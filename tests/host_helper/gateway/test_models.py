@@ -9,6 +9,7 @@ from offpath.host_helper.gateway.config import TenantTable
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.messages import classes
 from offpath.host_helper.gateway.models import Model, Models, Spec
+from offpath.host_helper.gateway.readers import ReaderProcess
 from offpath.host_helper.gateway.regions import Regions
 from offpath.host_helper.gateway.tenants import Tenant
 
@@ -34,7 +35,7 @@ def test_a_number_is_a_version_before_it_is_a_label() -> None:
 
 
 def test_before_the_daemon_was_reached_nothing_is_said_of_models() -> None:
-    tenant = Tenant(TenantTable(name="ada", token_file="t", bearer_files=["b"]), "")
+    tenant = Tenant(TenantTable(name="ada", token_file="t", bearer_files=["b"]), "", ReaderProcess())
     assert not tenant.is_ready
     with pytest.raises(Refused, match="the daemon cannot be reached") as refused:
         tenant.models.find("m")
@@ -47,4 +48,4 @@ def test_an_empty_tensor_with_dims_beyond_numpys_is_refused(dims: list[int]) -> 
     asked.inputs.add(name="x", datatype="FP32", shape=dims)
     asked.raw_input_contents.append(b"")
     with pytest.raises(Refused, match="are too large"):
-        grpc_calls.parse(asked, None).call(model(1, "kernel"), Regions(frozenset()))
+        grpc_calls.read(asked, None).call(model(1, "kernel"), Regions(frozenset()))

@@ -1,4 +1,4 @@
-"""Long computations of one request beside the loop that serves all."""
+"""Compression of one request beside the loop that serves all: zlib does not hold Python's lock."""
 
 from __future__ import annotations
 

@@ -39,14 +39,18 @@ class InRegion:
     nbytes: int
 
 
+Content = memoryview | bytes | slice | InRegion | NDArray[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input as the client sent it. ``content``: its bytes, its place, or its numbers, as many as its dims say."""
+    """An input as the client sent it. ``content``: its bytes, its place, or its numbers, as many as its dims say; a
+    slice of the bytes behind a header, until they are there."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    content: memoryview | InRegion | NDArray[Any]
+    content: Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +168,19 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     content = given.content
     if isinstance(content, np.ndarray):
         return _shaped(content, spec, shape)
+    assert not isinstance(content, slice)
     source: FromRegion | None = None
     if isinstance(content, InRegion):
         region = _borrow(call, content)
         source = FromRegion(region, region.part(content.offset, content.nbytes), dtype, shape, nbytes)
-    if content.nbytes != nbytes:
+    got = content.nbytes if isinstance(content, InRegion) else len(content)
+    if got != nbytes:
         raise invalid(
-            f"input byte size mismatch for input '{spec.name}' for model '{model.name}'. Expected {nbytes}, got "
-            f"{content.nbytes}"
+            f"input byte size mismatch for input '{spec.name}' for model '{model.name}'. Expected {nbytes}, got {got}"
         )
     if source is not None:
         return source
-    assert isinstance(content, memoryview)
+    assert not isinstance(content, InRegion)
     return _shaped(np.frombuffer(content, dtype) if nbytes else np.empty(0, dtype), spec, shape)
 
 

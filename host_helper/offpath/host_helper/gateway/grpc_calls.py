@@ -15,6 +15,7 @@ from offpath.host_helper.gateway.datatypes import WIRE
 from offpath.host_helper.gateway.errors import invalid, unsupported
 from offpath.host_helper.gateway.inference import Parsed
 from offpath.host_helper.gateway.messages import classes
+from offpath.host_helper.gateway.readers import AT_ONCE_BYTES, Reader
 
 _CONTENTS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
@@ -24,14 +25,25 @@ _CONTENTS: Final = {
 _MOST_TENSORS: Final = 64
 
 
-def numbers_bytes(request: Any) -> int:
-    """An upper bound of what `parse` converts number by number."""
+def _numbers_bytes(request: Any) -> int:
+    """An upper bound of what `read` converts number by number."""
     return request.ByteSize() if any(tensor.HasField("contents") for tensor in request.inputs) else 0
 
 
-def parse(request: Any, left_s: float | None) -> Parsed:
-    """The request. ``left_s``: until the call's deadline. Touches nothing else, so it may run in any thread. Raises:
-    Refused."""
+async def parse(reader: Reader, request: Any, left_s: float | None) -> Parsed:
+    """The request; many numbers by ``reader``. ``left_s``: until the call's deadline. Raises: Refused."""
+    if _numbers_bytes(request) <= AT_ONCE_BYTES:
+        return read(request, left_s)
+    return await reader.run(read_bytes, request.SerializeToString(), left_s)
+
+
+def read_bytes(message: bytes, left_s: float | None) -> Parsed:
+    """As `read`, of a message that is not parsed yet. Raises: Refused."""
+    return read(classes().ModelInferRequest.FromString(message), left_s)
+
+
+def read(request: Any, left_s: float | None) -> Parsed:
+    """The request. Raises: Refused."""
     if len(request.inputs) > _MOST_TENSORS or len(request.outputs) > _MOST_TENSORS:
         raise invalid(f"more than {_MOST_TENSORS} inputs or outputs")
     parameters = _parameters(request.parameters)
@@ -71,8 +83,8 @@ def _given(tensor: Any, raw: Iterator[bytes], has_raw: bool) -> Given:
         content = next(raw, None)
         if content is None:
             raise invalid(f"unable to find data for input '{tensor.name}' in request")
-        return Given(tensor.name, tensor.datatype, shape, memoryview(content))
-    return Given(tensor.name, tensor.datatype, shape, memoryview(_typed(tensor)))
+        return Given(tensor.name, tensor.datatype, shape, content)
+    return Given(tensor.name, tensor.datatype, shape, _typed(tensor))
 
 
 def _typed(tensor: Any) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from offpath.bindings.certificates import tenant_among
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls, routes
-from offpath.host_helper.gateway.aside import aside
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.errors import (
     GatewayConfigInvalid,
@@ -231,7 +230,7 @@ class _Stream:
 
 async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
     model = tenant.models.find(request.model_name, request.model_version)
-    parsed = await aside(grpc_calls.numbers_bytes(request), grpc_calls.parse, request, context.time_remaining())
+    parsed = await grpc_calls.parse(tenant.reader, request, context.time_remaining())
     call = parsed.call(model, tenant.regions)
     try:
         return grpc_calls.written(call, await tenant.infer(call))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway.answers import Output
-from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion, checked, numbers, of_raw
+from offpath.host_helper.gateway.calls import Asked, Call, Content, Given, InRegion, checked, numbers, of_raw
 from offpath.host_helper.gateway.config import MOST_JSON_BYTES
 from offpath.host_helper.gateway.datatypes import NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
 from offpath.host_helper.gateway.models import Model
+from offpath.host_helper.gateway.readers import AT_ONCE_BYTES, Reader
 from offpath.host_helper.gateway.regions import Regions
 
 HEADER_LENGTH: Final = "inference-header-content-length"
@@ -28,7 +28,7 @@ _MOST_TENSORS: Final = 64
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A body, read. ``raw``: it has no header and is the bytes of the only input. ``left``: bytes behind the
-    tensors."""
+    tensors. It can be pickled before `with_bytes`."""
 
     id: str = ""
     inputs: Sequence[Given] = ()
@@ -37,6 +37,14 @@ class Parsed:
     is_binary: bool = False
     raw: memoryview | None = None
     left: int = 0
+
+    def with_bytes(self, behind: memoryview) -> Parsed:
+        """With the tensors that follow the header in the place of their slices."""
+        inputs = [
+            replace(each, content=behind[each.content]) if isinstance(each.content, slice) else each
+            for each in self.inputs
+        ]
+        return replace(self, inputs=inputs)
 
     def call(self, model: Model, regions: Regions) -> Call:
         """The request of this model. Raises: Refused: it has no such tensors, or there are no such regions."""
@@ -48,11 +56,16 @@ class Parsed:
         return checked(model, regions, self.id, *given, is_binary=self.is_binary)
 
 
-def json_bytes(nbytes: int, header_length: str | None) -> int:
-    """How much of a body of ``nbytes`` is JSON; ``header_length``: the header `HEADER_LENGTH`. Raises: Refused: it is
-    no length, or more than there is."""
-    if header_length is None:
-        return nbytes
+def _json_bytes(nbytes: int, header_length: str | None) -> int:
+    """How much of a body of ``nbytes`` is JSON. Raises: Refused: the header is no length, or more than there is, or
+    more than is served."""
+    length = nbytes if header_length is None else _length(nbytes, header_length)
+    if length > MOST_JSON_BYTES:
+        raise Refused(413, "RESOURCE_EXHAUSTED", f"the JSON part has at most {MOST_JSON_BYTES} bytes")
+    return length
+
+
+def _length(nbytes: int, header_length: str) -> int:
     if (
         not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20)
         or int(header_length) > nbytes
@@ -61,27 +74,38 @@ def json_bytes(nbytes: int, header_length: str | None) -> int:
     return int(header_length)
 
 
+async def parse_by(reader: Reader, body: memoryview, header_length: str | None) -> Parsed:
+    """As `parse`; a long JSON part is read by ``reader``."""
+    length = _json_bytes(body.nbytes, header_length)
+    if length <= AT_ONCE_BYTES:
+        return parse(body, header_length)
+    return (await reader.run(read, bytes(body[:length]), body.nbytes - length)).with_bytes(body[length:])
+
+
 def parse(body: memoryview, header_length: str | None) -> Parsed:
-    """Read a body; touches nothing else, so it may run in any thread. Raises: Refused."""
-    length = json_bytes(body.nbytes, header_length)
+    """Read a body. ``header_length``: the header `HEADER_LENGTH`. Raises: Refused."""
+    length = _json_bytes(body.nbytes, header_length)
     if header_length is not None and not length:
         return Parsed(raw=body)
-    if length > MOST_JSON_BYTES:
-        raise Refused(413, "RESOURCE_EXHAUSTED", f"the JSON part has at most {MOST_JSON_BYTES} bytes")
+    return read(bytes(body[:length]), body.nbytes - length).with_bytes(body[length:])
+
+
+def read(text: bytes, behind: int) -> Parsed:
+    """Read the JSON part, with ``behind`` bytes of tensors behind it. Raises: Refused."""
     try:
-        header = document.read(bytes(body[:length]))
+        header = document.read(text)
     except ControlError as fault:
         raise unparsable(f"failed to parse the request JSON buffer: {fault.detail[:100]}") from None
     if not isinstance(header, dict):
         raise unparsable("failed to parse the request JSON buffer: it is not an object")
     parameters = _object(header, "parameters", "the request")
     is_binary = _flag(parameters, "binary_data_output")
-    inputs, rest = _inputs(header, body[length:])
+    inputs, left = _inputs(header, behind)
     outputs = [_asked(each, is_binary) for each in _list(header, "outputs")]
     request_id = header.get("id", "")
     if not isinstance(request_id, str):
         raise unparsable("Unable to parse 'id': not a string")
-    return Parsed(request_id, inputs, outputs, parameters, is_binary, left=rest.nbytes)
+    return Parsed(request_id, inputs, outputs, parameters, is_binary, left=left)
 
 
 def written(call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
@@ -116,30 +140,32 @@ def _plain(value: Any) -> Any:
     raise TypeError
 
 
-def _inputs(header: dict[str, Any], rest: memoryview) -> tuple[list[Given], memoryview]:
+def _inputs(header: dict[str, Any], behind: int) -> tuple[list[Given], int]:
+    """The inputs, and how many of the bytes ``behind`` the header are no input's."""
     inputs = []
+    at = 0
     for each in _list(header, "inputs"):
         name = _text(each, "name", "an input")
         where = f"input '{name}'"
         datatype, shape = _text(each, "datatype", where), _shape(each, where)
         parameters = _object(each, "parameters", where)
-        content: memoryview | InRegion | NDArray[Any]
+        content: Content
         place = _place(parameters, where)
         if place is not None:
             content = place
         elif "binary_data_size" in parameters:
             size = _size(parameters, "binary_data_size", where)
-            if size > rest.nbytes:
-                raise invalid(f"unexpected size for {where}, expecting {size - rest.nbytes} additional bytes")
-            content, rest = rest[:size], rest[size:]
+            if size > behind - at:
+                raise invalid(f"unexpected size for {where}, expecting {size - behind + at} additional bytes")
+            content = slice(at, at := at + size)
         else:
             data = each.get("data")
             if not isinstance(data, list):
                 raise unparsable(f"Unable to parse 'data': {where} has none")
             # A datatype that no model has is refused with the model.
-            content = numbers(name, datatype, data, shape) if datatype in WIRE else memoryview(b"")
+            content = numbers(name, datatype, data, shape) if datatype in WIRE else b""
         inputs.append(Given(name, datatype, shape, content))
-    return inputs, rest
+    return inputs, behind - at
 
 
 def _asked(each: dict[str, Any], is_binary: bool) -> Asked:

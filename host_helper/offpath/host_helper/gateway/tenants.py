@@ -26,6 +26,7 @@ from offpath.host_helper.gateway.errors import (
     unavailable,
 )
 from offpath.host_helper.gateway.models import Models, model_of
+from offpath.host_helper.gateway.readers import Reader, ReaderProcess
 from offpath.host_helper.gateway.regions import Regions
 from offpath.host_helper.gateway.statistics import Statistics
 from offpath.host_helper.negotiate import Tls
@@ -42,8 +43,9 @@ _PAUSES_S: Final = (0.2, 5.0)
 class Tenant:
     """One tenant. Its session is opened anew for as long as it runs."""
 
-    def __init__(self, table: TenantTable, daemon: str) -> None:
+    def __init__(self, table: TenantTable, daemon: str, process: ReaderProcess) -> None:
         self.table = table
+        self.reader = Reader(process)
         self.regions = Regions(users(table.uids))
         self.statistics = Statistics()
         self._models: Models | None = None
@@ -207,6 +209,7 @@ class Tenants:
     def __init__(self, config: GatewayFile) -> None:
         """Raises: GatewayConfigInvalid: a token cannot be read, or two tenants have the same."""
         self.by_name: dict[str, Tenant] = {}
+        self._reader = ReaderProcess()
         self._by_digest: dict[bytes, Tenant] = {}
         self._apply(config, {})
 
@@ -230,7 +233,7 @@ class Tenants:
         for table in config.tenant:
             tenant = before.get(table.name)
             if tenant is None or tenant.table.model_dump(exclude=kept) != table.model_dump(exclude=kept):
-                tenant = Tenant(table, config.daemon)
+                tenant = Tenant(table, config.daemon, self._reader)
             else:
                 tenant.table = table
                 tenant.regions.allow(users(table.uids))
@@ -245,6 +248,7 @@ class Tenants:
 
     async def close(self) -> None:
         """End all sessions."""
+        self._reader.close()
         await close_all(self.by_name.values())
 
     def of_token(self, token: str) -> Tenant | None:

@@ -1,8 +1,8 @@
 """What attackers cost another tenant at the gateway: blocks of its requests, alternately alone and under attack.
 
 Clients without a valid token hold connections open by sending one byte per second, and announce large bodies. A tenant
-of the gateway sends compressed bombs, bodies beyond its bound, heads with two meanings, deeply nested JSON and
-truncated compressed data. The rate is limited: real attackers have machines of their own, the benchmark has two cores.
+of the gateway sends compressed bombs, bodies beyond its bound, heads with two meanings, deeply nested JSON, a million
+arrays of one number and truncated compressed data. The rate is limited: real attackers have machines of their own, the benchmark has two cores.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def requests(token: str) -> list[bytes]:
 
     bomb = gzip.compress(bytes(32 << 20))
     nested = b"[" * 200_000
+    arrays = b'{"inputs":[{"name":"x","datatype":"INT32","shape":[1],"data":[%s]}]}' % b",".join([b"[1]"] * 1_000_000)
     return [
         head("Content-Length: 1000000000000", proof="wrong"),
         head(f"Content-Length: {len(bomb)}", "Content-Encoding: gzip") + bomb,
@@ -58,6 +59,7 @@ def requests(token: str) -> list[bytes]:
         head("Content-Length: 5", "Content-Length: 6") + b"hello!",
         head("Content-Length: 5", "Transfer-Encoding: chunked") + b"0\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
         head(f"Content-Length: {len(nested)}") + nested,
+        head(f"Content-Length: {len(arrays)}") + arrays,
         head("X: " + "y" * 9000),
         head(f"Content-Length: {len(bomb) // 2}", "Content-Encoding: deflate") + bomb[: len(bomb) // 2],
     ]

@@ -1,0 +1,143 @@
+"""Long bodies are read in a process beside the gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from offpath.host_helper.gateway import grpc_calls, inference
+from offpath.host_helper.gateway.errors import Refused
+from offpath.host_helper.gateway.messages import classes
+from offpath.host_helper.gateway.readers import AT_ONCE_BYTES, Reader, ReaderProcess
+
+from ...support.processes import until as wait_until
+from .rig import ROWS, Rig, in_json, until
+
+LONG = np.arange(3 * AT_ONCE_BYTES // 4, dtype=np.float32).reshape(-1, 3)
+
+
+@pytest.fixture
+def process() -> Iterator[ReaderProcess]:
+    made = ReaderProcess()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reader(process: ReaderProcess) -> Reader:
+    return Reader(process)
+
+
+async def test_it_is_another_process_of_lower_priority(reader: Reader) -> None:
+    pid = await reader.run(os.getpid)
+    assert pid != os.getpid()
+    assert await reader.run(os.getpriority, os.PRIO_PROCESS, 0) == min(os.nice(0) + 10, 19)
+    assert await reader.run(gc.isenabled) is False
+    assert await reader.run(os.getpid) == pid
+
+
+async def test_what_it_refuses_is_told_as_it_is(reader: Reader) -> None:
+    with pytest.raises(Refused) as here:
+        inference.read(b"{", 0)
+    with pytest.raises(Refused) as there:
+        await reader.run(inference.read, b"{", 0)
+    assert vars(there.value) == vars(here.value)
+    assert (there.value.http, str(there.value)) == (500, str(here.value))
+
+
+async def test_after_its_death_another_is_started(reader: Reader) -> None:
+    pid = await reader.run(os.getpid)
+    waiting = asyncio.ensure_future(reader.run(time.sleep, 60.0))
+    await asyncio.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Refused, match="has ended") as refused:
+        await waiting
+    assert refused.value.http == 503
+    assert await reader.run(os.getpid) != pid
+
+
+async def test_one_body_of_a_tenant_at_a_time_also_if_its_client_leaves(process: ReaderProcess) -> None:
+    ada, bob = Reader(process), Reader(process)
+    await ada.run(os.getpid)
+    begun = [asyncio.ensure_future(ada.run(time.sleep, 0.3)) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    for each in begun:
+        each.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+    assert ada._turn.locked()  # the first one still runs
+    assert await bob.run(os.getpid)  # only that one was before bob's
+    await ada.run(os.getpid)
+    assert not ada._turn.locked()
+
+
+async def test_what_was_read_there_is_what_would_have_been_read_here(reader: Reader) -> None:
+    header = orjson.dumps(
+        {"inputs": [{"name": "x", "datatype": "INT8", "shape": [2], "parameters": {"binary_data_size": 2}}],
+         "id": "7", "other": "y" * AT_ONCE_BYTES}
+    )  # fmt: skip
+    body = memoryview(header + b"\x01\x02")
+    here, there = inference.parse(body, str(len(header))), await inference.parse_by(reader, body, str(len(header)))
+    assert here == there
+    assert bytes(there.inputs[0].content) == b"\x01\x02"  # type: ignore[arg-type]
+
+    asked = classes().ModelInferRequest(model_name="scaling", id="7")
+    tensor = asked.inputs.add(name="x", datatype="FP32", shape=LONG.shape)
+    tensor.contents.fp32_contents.extend(LONG.ravel())
+    far, near = await grpc_calls.parse(reader, asked, 2.0), grpc_calls.read(asked, 2.0)
+    assert far == near
+    assert far.inputs[0].content == LONG.tobytes()
+
+
+async def test_a_long_body_is_served_and_a_long_wrong_one_refused(gateway: Rig) -> None:
+    answer = await gateway.infer(in_json(LONG))
+    assert answer.json["outputs"][0]["data"] == (2 * LONG).ravel().tolist()
+    tenants = gateway.gateway.tenants
+    assert tenants._reader._pool is not None
+    answer = await gateway.infer(in_json(LONG)[:-1])
+    assert (answer.status, answer.error[:40]) == (500, "failed to parse the request JSON buffer:")
+
+
+async def test_others_are_served_while_a_long_body_is_read(gateway: Rig) -> None:
+    """Counted in answers, not in seconds: in one process none would come before the reading has ended."""
+    await gateway.infer(in_json(LONG))  # starts the process
+    deep = in_json(np.ones((300_000, 1), np.float32), name="nope")
+    waiting = asyncio.ensure_future(gateway.infer(deep))
+    reader = gateway.gateway.tenants.by_name["ada"].reader
+    await until(reader._turn.locked)
+    answers = 0
+    while reader._turn.locked():
+        assert (await gateway.infer(in_json(ROWS), tenant="bob")).status == 200
+        answers += 1
+    assert answers >= 3
+    assert (await waiting).status == 400
+
+
+def test_it_ends_with_the_gateway(tmp_path: Path) -> None:
+    program = """
+import asyncio, os
+from offpath.host_helper.gateway.readers import Reader, ReaderProcess
+async def main():
+    print(await Reader(ReaderProcess()).run(os.getpid), flush=True)
+    await asyncio.sleep(60)
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+    (file := tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as gateway:
+        assert gateway.stdout is not None
+        reader = int(gateway.stdout.readline())
+        assert Path(f"/proc/{reader}/exe").exists()
+        gateway.kill()
+    wait_until(lambda: not Path(f"/proc/{reader}/exe").exists())
