@@ -43,7 +43,10 @@ class AdminClient:
         self.path = local_socket(name, runtime_dir)
         self._replies = replies
         self._reader = FrameReader()
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        except OSError as fault:  # too many open files
+            raise DaemonUnreachable(f"no socket to connect to {self.path}: {fault.strerror or fault}") from None
         try:
             connect_daemon(self._sock, self.path, ANSWER_S)
             self._sock.settimeout(ANSWER_S)

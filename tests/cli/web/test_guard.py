@@ -182,7 +182,6 @@ def test_each_answer_forbids_inline_scripts_frames_and_other_hosts(page: Page, p
         assert "require-trusted-types-for 'script'" in policy
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert "server" not in answer.headers
 
 
 def test_only_the_pages_own_files_are_served(page: Page) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 from pydantic import BaseModel
 
 from offpath.bindings.errors import OffpathError
+from offpath.bindings.runtime import runtime_directory
 from offpath.bindings.wire import admin, ina_admin, work_admin
 from offpath.cli import admin_client, controller_client, manager_client
 from offpath.cli.controller_client import pages
@@ -80,7 +81,7 @@ class Source(Protocol):
     """What the page shows. Calls block: the app runs them in a thread, one at a time."""
 
     def read(self) -> Seen:
-        """Poll once. Never raises `OffpathError`: `Seen.faults` has the reason."""
+        """Poll once. Raises neither `OffpathError` nor `OSError`: `Seen.faults` has the reason."""
 
     def explain(self, identity: dict[str, int]) -> admin.Explanation:
         """Explain a request. Raises: Refused: there is none. DaemonUnreachable, NotPermitted."""
@@ -99,12 +100,16 @@ def pause_s(waited_s: float, interval_s: float) -> float:
 
 
 class Reader:
-    """Reads from the sockets in a runtime directory. Controller and job manager are read where their sockets exist."""
+    """Reads from the sockets in a runtime directory. Controller and job manager are read where their sockets exist.
+
+    Raises: RegionError: this user has no runtime directory.
+    """
 
     def __init__(
         self, runtime_dir: str | None = None, *, has_daemon: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
+        runtime_directory(runtime_dir)
         self._runtime_dir = runtime_dir
         self._has_daemon = has_daemon
         self._clock = clock
@@ -119,18 +124,15 @@ class Reader:
         self._waited_s = 0.0
         faults: dict[str, str] = {}
         daemon = self._part("daemon", self._daemon, faults) if self._has_daemon else None
-        controller = manager = None
-        if controller_client.is_here(self._runtime_dir):
-            controller = self._part("controller", self._controller, faults)
-        if manager_client.is_here(self._runtime_dir):
-            manager = self._part("job manager", self._manager, faults)
+        controller = self._part("controller", self._controller, faults)
+        manager = self._part("job manager", self._manager, faults)
         return Seen(daemon, controller, manager, faults, self._waited_s)
 
     @staticmethod
-    def _part(name: str, read: Callable[[], _T], faults: dict[str, str]) -> _T | None:
+    def _part(name: str, read: Callable[[], _T | None], faults: dict[str, str]) -> _T | None:
         try:
             return read()
-        except OffpathError as fault:
+        except (OffpathError, OSError) as fault:
             faults[name] = str(fault)[:400]
             return None
 
@@ -187,7 +189,9 @@ class Reader:
             return client.query(admin.ExplainRequest(**identity), admin.Explanation)
 
     # -- controller and job manager -----------------------------------------------------------------------------------
-    def _controller(self) -> ControllerSeen:
+    def _controller(self) -> ControllerSeen | None:
+        if not controller_client.is_here(self._runtime_dir):
+            return None
         with controller_client.client(self._runtime_dir) as client:
             status = client.query(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
             jobs = _listed(
@@ -214,7 +218,9 @@ class Reader:
         with controller_client.client(self._runtime_dir) as client:
             return client.query(request, ina_admin.InaExplanation)
 
-    def _manager(self) -> ManagerSeen:
+    def _manager(self) -> ManagerSeen | None:
+        if not manager_client.is_here(self._runtime_dir):
+            return None
         with manager_client.client(self._runtime_dir) as client:
             status = client.query(work_admin.StatusRequest(), work_admin.Status)
             jobs = _listed(

@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -26,12 +26,33 @@ from offpath.cli.web.guard import Keys, is_loopback, names_of
 from offpath.cli.web.reader import Reader, Source
 
 MOST_CONNECTIONS: Final = 128
+"""Accepted sockets that are open, also those in a TLS handshake. uvicorn's own bound only changes the answer of a
+request: it closes no connection."""
 LOOK_S: Final = 5.0
 IDLE_LOOKS: Final = 2
 """Looks without a new request after which a connection without one in progress ends."""
 BUSY_LOOKS: Final = 12
-_BACKLOG: Final = 64
+HANDSHAKE_S: Final = 10.0
+_BACKLOG: Final = 128
 _END_S: Final = 2
+
+
+class Listener(socket.socket):
+    """A listening socket that closes accepted connections beyond `MOST_CONNECTIONS`."""
+
+    def __init__(self, family: int, kind: int, protocol: int) -> None:
+        super().__init__(family, kind, protocol)
+        self._open: list[socket.socket] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As of `socket.socket`. Raises: ConnectionAbortedError: too many are open; asyncio continues to listen."""
+        connection, address = super().accept()
+        self._open = [each for each in self._open if each.fileno() >= 0]
+        if len(self._open) >= MOST_CONNECTIONS:
+            connection.close()
+            raise ConnectionAbortedError
+        self._open.append(connection)
+        return connection, address
 
 
 class _Connection(H11Protocol):
@@ -66,6 +87,22 @@ class _Connection(H11Protocol):
 
 class _Server(uvicorn.Server):
     """Ends in order, with exit code 0, on the signals that end every `run` command."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. uvicorn's own has no bound on the time of a TLS handshake, and asyncio's is a minute."""
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def connection() -> _Connection:
+            return _Connection(config, self.server_state, self.lifespan.state)
+
+        handshake_s = HANDSHAKE_S if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                connection, sock=sock, ssl=config.ssl, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s
+            )
+            for sock in sockets or []
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,8 +145,8 @@ def run(
         app = build(board, keys, settings, next_link)
         config = uvicorn.Config(
             app, http=_Connection, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=15,
-            timeout_graceful_shutdown=_END_S, ssl_certfile=arguments.certificate, ssl_keyfile=arguments.key,
+            proxy_headers=False, timeout_keep_alive=15, timeout_graceful_shutdown=_END_S,
+            ssl_certfile=arguments.certificate, ssl_keyfile=arguments.key,
         )  # fmt: skip
         try:
             config.load()
@@ -137,11 +174,11 @@ def _print_ready(address: str, link: str, *, is_json: bool) -> None:
         print(f"web page ready: {how}", file=sys.stderr, flush=True)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> Listener:
     """A listening socket. Raises: PlaceUnusable."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+        sock = Listener(family, kind | socket.SOCK_CLOEXEC, protocol)
     except OSError as fault:
         raise PlaceUnusable(f"--listen {host}:{port}: {fault.strerror or fault}") from None
     try:
