@@ -16,7 +16,8 @@ from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES, frame
 from offpath.cli.admin_client import AdminClient
 
-from ..support.cluster import Cluster
+from ..support.cluster import TIMEOUT, Cluster
+from ..support.clusters import seconds
 from ..support.processes import BOUND_S, until
 
 PEERS = 16
@@ -107,6 +108,8 @@ def ask_as(uid: int, cluster: Cluster) -> object:
         (frame(b"nonsense"), "json"),
         (frame(b'{"kind":"become_root"}'), "model"),
         (frame(b'{"kind":"jobs","limit":100000}'), "model"),
+        (frame(b'{"kind":"ended","limit":65}'), "model"),
+        (frame(b'{"kind":"ended","limit":0}'), "model"),
         (frame(b'{"kind":"jobs","tenant":"' + b"a" * 300 + b'"}'), "model"),
         (frame(b'{"kind":"request","job":-1}'), "model"),
         (frame(b'{"kind":"status","version":9}'), "version"),
@@ -174,3 +177,23 @@ def test_several_questions_on_one_connection_are_answered_in_order(cluster: Clus
     assert [reply["kind"] for reply in replies if reply is not None] == ["status", "leases", "health"]
     assert replies[2] is not None
     assert (replies[2]["is_healthy"], replies[2]["is_ready"]) == (True, True)
+
+
+def test_the_jobs_that_ended_last_come_first(cluster: Cluster) -> None:
+    with cluster.connect("ada") as ada:
+        for _ in range(3):
+            ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        session = ada.welcome.session
+    until(lambda: ended(cluster, 1)[0].request_id == 3)
+    found = ended(cluster, 2)
+    assert [(line.session, line.request_id, line.state) for line in found] == [
+        (session, 3, "completed"), (session, 2, "completed"),
+    ]  # fmt: skip
+    assert all(line.is_ended for line in found)
+
+
+def ended(cluster: Cluster, limit: int) -> list[admin.JobLine]:
+    with AdminClient(str(cluster.run_folder)) as client:
+        page = client.query(admin.EndedRequest(limit=limit), admin.Jobs)
+    assert page.next == 0
+    return page.jobs

@@ -87,4 +87,6 @@ def test_ended_jobs_are_listed_by_number_and_page_whatever_the_order_of_their_en
     assert numbers(JobState.COMPLETED, JobState.FAILED) == [1, 2, 5, 7, 9]
     assert numbers(JobState.COMPLETED, after=2, limit=2) == [5, 7]
     assert numbers(JobState.FAILED) == [9]
+    assert [kept.job for kept in stats.last_ended(8)] == [7, 1, 9, 2, 5]
+    assert [kept.job for kept in stats.last_ended(2)] == [7, 1]
     assert numbers(JobState.COMPLETED, tenant="bob") == numbers(JobState.COMPLETED, session=4) == []

@@ -57,6 +57,13 @@ class JobsRequest(_Message):
     limit: Page = PAGE
 
 
+class EndedRequest(_Message):
+    """The jobs that ended last, the last one first. The reply is one page of jobs."""
+
+    kind: Literal["ended"] = "ended"
+    limit: Page = PAGE
+
+
 class JobRequest(_Message):
     """One job, also for a while after its end: by its number, or by session and request id."""
 
@@ -193,7 +200,7 @@ class JobLine(_Message):
 
 
 class Jobs(_Message):
-    """A page of jobs."""
+    """A page of jobs by rising number; for EndedRequest the last ended one first."""
 
     kind: Literal["jobs"] = "jobs"
     jobs: list[JobLine]
@@ -366,8 +373,8 @@ class Fault(_Message):
 
 
 Request = (
-    StatusRequest | JobsRequest | JobRequest | ExplainRequest | CancelRequest | LeasesRequest | SessionsRequest
-    | StatisticsRequest | HealthRequest | DrainRequest
+    StatusRequest | JobsRequest | EndedRequest | JobRequest | ExplainRequest | CancelRequest | LeasesRequest
+    | SessionsRequest | StatisticsRequest | HealthRequest | DrainRequest
 )  # fmt: skip
 Reply = Status | Jobs | Job | Explanation | Cancelled | Leases | Sessions | Statistics | Health | Drained | Fault
 ToAdmin = Annotated[Request, Field(discriminator="kind")]

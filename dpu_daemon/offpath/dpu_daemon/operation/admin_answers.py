@@ -62,6 +62,9 @@ class Answers:
                 return self._status()
             case admin.JobsRequest():
                 return self._jobs(request)
+            case admin.EndedRequest():
+                found = self._daemon.requests.answers.stats.last_ended(request.limit)
+                return admin.Jobs(jobs=[self._line(each) for each in found], next=0)
             case admin.JobRequest() | admin.ExplainRequest() | admin.CancelRequest():
                 return self._one_job(request, uid)
             case admin.LeasesRequest():

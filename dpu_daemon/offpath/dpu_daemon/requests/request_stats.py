@@ -6,6 +6,7 @@ Sums that can be computed at query time are left to `metrics` and `admin`.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter, deque
 from collections.abc import Collection
 from operator import itemgetter
@@ -111,6 +112,10 @@ class RequestStats:
             and kept[9].state in states
         ]
         return [EndedRequest(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
+
+    def last_ended(self, limit: int) -> list[EndedRequest]:
+        """The kept jobs that ended last, the last one first."""
+        return [EndedRequest(*kept) for kept in itertools.islice(reversed(self._ended), limit)]
 
     def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> EndedRequest | None:
         """The newest kept ended job with this number, or with this session and request id."""
