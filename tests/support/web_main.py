@@ -1,4 +1,4 @@
-"""The web page with generated state, as its own process: LEASES TENANTS [hostile]. Prints its link when ready."""
+"""The web page with generated state, as its own process: LEASES TENANTS [hostile|fails|hangs]. Prints its link."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tempfile
 from web_world import (
     HOSTILE,
     TWISTED,
+    Failing,
     World,
     controller,
     daemon,
@@ -41,8 +42,10 @@ def main() -> None:
     settings = Settings(LOOPBACK, topology=topology)
     world = World(Seen(daemon(leases, tenants, names), controller(), manager()))
     address = f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    is_failing = not {"fails", "hangs"}.isdisjoint(sys.argv)
+    source = Failing(world, hangs="hangs" in sys.argv) if is_failing else world
     with sock:
-        run(sock, world, settings, "", address, argparse.Namespace(json=True, certificate=None, key=None))
+        run(sock, source, settings, "", address, argparse.Namespace(json=True, certificate=None, key=None))
 
 
 main()

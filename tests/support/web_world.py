@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin, ina_admin, work_admin
-from offpath.cli.admin_client import Refused
+from offpath.cli.admin_client import Refused, request
 from offpath.cli.web.reader import ControllerSeen, DaemonSeen, ManagerSeen, Seen
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -116,6 +118,22 @@ def manager() -> ManagerSeen:
     return ManagerSeen(state, [line])
 
 
+class Failing:
+    """A source that reads three polls, and then either hangs, or reads nothing and has a fault of each service."""
+
+    def __init__(self, world: World, *, hangs: bool) -> None:
+        self._world, self._hangs = world, hangs
+        self.explain, self.explain_job = world.explain, world.explain_job
+
+    def read(self) -> Seen:
+        seen = self._world.read()
+        if self._world.reads <= 3:
+            return seen
+        if self._hangs:
+            time.sleep(3600)
+        return Seen(faults=dict.fromkeys(("daemon", "controller", "job manager"), "<b>not an operator</b>"))
+
+
 class World:
     """A source of what does not change, but for the age of its leases."""
 
@@ -123,6 +141,8 @@ class World:
         self.seen = seen
         self.reads = 0
         self.explained: list[dict[str, int]] = []
+        self.fault: OffpathError | None = None
+        """Of each explanation."""
 
     def read(self) -> Seen:
         self.reads += 1
@@ -130,6 +150,8 @@ class World:
 
     def explain(self, identity: dict[str, int]) -> admin.Explanation:
         self.explained.append(identity)
+        if self.fault is not None:
+            raise self.fault
         if identity.get("request_id") == 404:
             raise Refused("unknown_request", "there is no such request")
         hold = admin.HoldLine(
@@ -146,6 +168,7 @@ class World:
         )
 
     def explain_job(self, name: str) -> ina_admin.InaExplanation:
+        request(ina_admin.ExplainRequest, job=name)
         seen = self.seen.controller
         found = [line for line in seen.jobs if line.job == name] if seen is not None else []
         if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,18 @@ class AdminClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def has_socket(name: str, runtime_dir: str | None) -> bool:
+    """A service has its socket in the runtime directory. Raises: NotPermitted: this user may not search it."""
+    path = local_socket(name, runtime_dir)
+    try:
+        os.stat(path)
+    except PermissionError:
+        raise NotPermitted(f"{path}: this user may not connect") from None
+    except OSError:
+        return False
+    return True
 
 
 def all_leases(client: AdminClient) -> Iterator[admin.LeaseLine]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from offpath.bindings.runtime import CONTROLLER_SOCKET, local_socket
+from offpath.bindings.runtime import CONTROLLER_SOCKET
 from offpath.bindings.wire import ina_admin
 from offpath.cli import admin_client
 
@@ -18,8 +17,8 @@ def client(runtime_dir: str | None) -> admin_client.AdminClient:
 
 
 def is_here(runtime_dir: str | None) -> bool:
-    """A controller has its socket in the runtime directory."""
-    return os.path.exists(local_socket(CONTROLLER_SOCKET, runtime_dir))
+    """A controller has its socket in the runtime directory. Raises: NotPermitted."""
+    return admin_client.has_socket(CONTROLLER_SOCKET, runtime_dir)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.runtime import MANAGER_SOCKET, local_socket
+from offpath.bindings.runtime import MANAGER_SOCKET
 from offpath.bindings.wire import work_admin
 from offpath.cli import admin_client, controller_client
 
@@ -22,8 +21,8 @@ def client(runtime_dir: str | None) -> admin_client.AdminClient:
 
 
 def is_here(runtime_dir: str | None) -> bool:
-    """A job manager has its socket in the runtime directory."""
-    return os.path.exists(local_socket(MANAGER_SOCKET, runtime_dir))
+    """A job manager has its socket in the runtime directory. Raises: NotPermitted."""
+    return admin_client.has_socket(MANAGER_SOCKET, runtime_dir)
 
 
 def add_job_arguments(parser: argparse._ActionsContainer) -> None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import struct
+import re
 import subprocess
 import sys
-import zlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `web` is not installed here")
 
 from ...support.browser import Browser, NoBrowser
+from ...support.png import pixels
 from ...support.processes import Process, until
 from ...support.web_world import HOSTILE
 
@@ -82,46 +81,6 @@ def page(chromium: Browser, tmp_path: Path) -> Iterator[Page]:
         made.judge()
     finally:
         served.kill()
-
-
-def pixels(path: Path) -> Counter[tuple[int, int, int]]:
-    """How often each colour is in a PNG of 8 bits without interlace, as Chromium writes them."""
-    data, at, packed, width, channels = path.read_bytes(), 8, b"", 0, 0
-    while at < len(data):
-        (size,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
-        body = data[at + 8 : at + 8 + size]
-        if kind == b"IHDR":
-            width, depth, colour, interlace = *struct.unpack(">I", body[:4]), body[8], body[9], body[12]
-            assert (depth, interlace) == (8, 0)
-            channels = {2: 3, 6: 4}[colour]
-        elif kind == b"IDAT":
-            packed += body
-        at += 12 + size
-    raw, stride = zlib.decompress(packed), width * channels
-    found: Counter[tuple[int, int, int]] = Counter()
-    above = bytearray(stride)
-    for first in range(0, len(raw), stride + 1):
-        line = _unfiltered(raw[first], bytearray(raw[first + 1 : first + 1 + stride]), above, channels)
-        found.update(zip(line[0::channels], line[1::channels], line[2::channels], strict=True))
-        above = line
-    return found
-
-
-def _unfiltered(kind: int, line: bytearray, above: bytearray, step: int) -> bytearray:
-    """PNG specification, 9.2."""
-    for n in range(len(line)):
-        a = line[n - step] if n >= step else 0
-        b, c = above[n], above[n - step] if n >= step else 0
-        if kind == 1:
-            line[n] = (line[n] + a) & 255
-        elif kind == 2:
-            line[n] = (line[n] + b) & 255
-        elif kind == 3:
-            line[n] = (line[n] + (a + b) // 2) & 255
-        elif kind == 4:
-            near = min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
-            line[n] = (line[n] + near) & 255
-    return line
 
 
 def test_the_slices_of_the_demos_six_tenants_appear_while_it_runs(chromium: Browser, tmp_path: Path) -> None:
@@ -307,6 +266,79 @@ def test_hostile_names_are_text(chromium: Browser, tmp_path: Path) -> None:
         served.kill()
 
 
+def test_what_cannot_be_read_is_a_fault_and_the_last_data_has_its_age(chromium: Browser, tmp_path: Path) -> None:
+    served = world(tmp_path, "40", "6", "fails")
+    try:
+        made = Page(chromium, served.hear()["link"])
+        chromium.wait("#leases.stale")
+        reason = "cannot be read: <b>not an operator</b>"
+        assert chromium.texts("#faults p") == [f"{each} {reason}" for each in ("daemon", "controller", "job manager")]
+        assert [chromium.texts(f"#{note}")[0] for note in ("ina-note", "work-note")] == [
+            f"The controller {reason}", f"The job manager {reason}",
+        ]  # fmt: skip
+        ages = "() => [...document.querySelector('#ages').textContent.matchAll(/([0-9.]+) s old/g)].map((m) => +m[1])"
+        until(lambda: min(chromium.evaluate(ages)) > 4)
+        assert len(chromium.evaluate(ages)) == 3
+        assert "all data" not in chromium.texts("#ages")[0], "the polls themselves are on time"
+        assert [len(chromium.texts(f"#{each}-table tbody tr")) for each in ("tenant", "tree", "work")] == [6, 2, 1]
+        chromium.focus("#chart")
+        chromium.press("ArrowLeft")
+        assert "still held" in chromium.texts("#chart-note")[0], "the chart ends at the last poll with the daemon"
+        now = chromium.evaluate("async () => (await (await fetch('/api/state')).json())")
+        assert now["state"]["now_ms"] > now["history"]["now_ms"] + 3000
+        made.judge()
+    finally:
+        served.kill()
+
+
+def test_data_is_old_while_no_poll_ends(chromium: Browser, tmp_path: Path) -> None:
+    served = world(tmp_path, "40", "6", "hangs")
+    try:
+        made = Page(chromium, served.hear()["link"])
+        chromium.wait("#ages:not([hidden])")
+        assert re.fullmatch(r"all data is [0-9.]+ s old", chromium.texts("#ages")[0])
+        assert chromium.evaluate("() => document.querySelectorAll('section.stale').length") == 5
+        chromium.open(made.address)
+        chromium.wait("#ages:not([hidden])")
+        (text,) = chromium.texts("#ages")
+        assert float(text.split()[3]) > 4, "the age counts from the poll, not from the opening of the page"
+        assert chromium.texts("#faults p") == []
+        made.judge()
+    finally:
+        served.kill()
+
+
+def test_the_chart_in_the_browser_keeps_a_bounded_number_of_spans(page: Page) -> None:
+    script = """async () => {
+      const { Chart } = await import("/static/chart.js");
+      const canvas = document.createElement("div").appendChild(document.createElement("canvas"));
+      const made = new Chart(canvas, document.createElement("p"), document.createElement("p"));
+      const fields = ["number", "lease", "tenant", "gpu", "start", "slices", "profile", "begin_ms", "end_ms"];
+      let number = 0;
+      for (let poll = 1; poll <= 5; poll += 1) {
+        const end = () => (number < 10 ? null : poll);
+        const rows = Array.from({ length: 4000 }, () => [number += 1, 1, "ada", "g", 0, 1, "1g", 0, end()]);
+        made.take({ fields, rows, is_whole: false, now_ms: poll });
+      }
+      const numbers = [...made.spans.keys()];
+      return [numbers.length, numbers.filter((each) => each < 10).length, Math.max(...numbers)];
+    }"""
+    assert page.browser.evaluate(script) == [8192, 9, 20000]
+
+
+def test_a_list_that_goes_on_is_marked(page: Page) -> None:
+    script = """async () => {
+      const { TableView } = await import("/static/tables.js");
+      const place = document.createElement("div");
+      const view = new TableView(place, [{ title: "n", text: (row) => row }], (row) => row, "none");
+      view.update(["1", "2"], true);
+      const cut = place.lastChild.hidden ? "" : place.lastChild.textContent;
+      view.update(["1", "2"], false);
+      return [cut, place.lastChild.hidden];
+    }"""
+    assert page.browser.evaluate(script) == ["Only the first 2 are read; there are more.", True]
+
+
 def test_a_page_without_a_session_shows_no_data_and_takes_the_next_link(chromium: Browser, tmp_path: Path) -> None:
     served = world(tmp_path, "7", "2")
     try:
@@ -318,6 +350,9 @@ def test_a_page_without_a_session_shows_no_data_and_takes_the_next_link(chromium
         chromium.type("wrong")
         chromium.press("Enter")
         until(lambda: "used already" in chromium.texts("#entry-text")[0])
+        chromium.type("\u4e2d")
+        chromium.press("Enter")
+        until(lambda: "ASCII" in chromium.texts("#entry-text")[0])
         chromium.evaluate("() => { document.querySelector('#token').value = ''; }")
         chromium.focus("#token")
         chromium.type(link.partition("#")[2])

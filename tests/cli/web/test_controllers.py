@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from offpath.bindings.runtime import CONTROLLER_SOCKET
 from offpath.bindings.wire import ina_admin
 from offpath.cli import controller_client
 from offpath.cli.admin_client import Refused
@@ -52,7 +53,10 @@ def test_the_controllers_jobs_are_read_and_explained(folder: Path) -> None:
         assert "none of its ranks" in reader.explain_job("resnet").where
         with pytest.raises(Refused):
             reader.explain_job("nothing")
-    assert "controller" in reader.read().faults or reader.read().controller is None
+    closed = reader.read()
+    assert closed.controller is None
+    is_there = (Path(runtime) / CONTROLLER_SOCKET).exists()
+    assert list(closed.faults) == (["controller"] if is_there else []), "a socket without a listener is a fault"
 
 
 def test_the_job_managers_jobs_are_read(folder: Path) -> None:

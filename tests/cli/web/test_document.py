@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 
 import orjson
 import pytest
 
 from offpath.cli.files.networks import topology_of
 from offpath.cli.web import document
-from offpath.cli.web.reader import DaemonSeen
+from offpath.cli.web.reader import ControllerSeen, DaemonSeen
 
 from ...support.web_world import HOSTILE, TWISTED, controller, daemon, lease, manager, status, tenant
 
@@ -66,9 +68,52 @@ def test_without_a_topology_the_links_are_those_that_trees_have() -> None:
     assert (made["is_known"], made["left_out"]) == (False, 0)
 
 
+def on(hosts: list[str]) -> ControllerSeen:
+    """A job on these hosts; its tree is not known."""
+    found = controller()
+    return replace(found, jobs=[found.jobs[0].model_copy(update={"hosts": hosts})], trees=[])
+
+
 def test_on_a_topology_the_nodes_of_jobs_come_first_and_the_number_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = topology_of("fat-tree:16")
-    made = document.controller(controller(), topology)["network"]
-    assert len(made["nodes"]) == document.MOST_NODES
-    assert made["left_out"] == topology.nodes - document.MOST_NODES
-    assert all(max(link) < document.MOST_NODES for link in made["links"])
+    monkeypatch.setattr(document, "MOST_NODES", 30)
+    topology = topology_of("fat-tree:4")
+    names = topology.names
+    hosts = [names[n] for n in range(topology.nodes) if topology.level[n] == 0][-2:]
+    made = document.controller(on(hosts), document.plan_of(topology))["network"]
+    assert [name for name, _ in made["nodes"][:2]] == hosts
+    assert len(made["nodes"]) == 30
+    assert (made["is_known"], made["left_out"]) == (True, topology.nodes - 30)
+    shown = {name for name, _ in made["nodes"]}
+    links = {(names[low], names[high]) for low, high in topology.links}
+    drawn = [(made["nodes"][low][0], made["nodes"][high][0]) for low, high in made["links"]]
+    assert sorted(drawn) == sorted({(low, high) for low, high in links if low in shown and high in shown})
+    assert drawn
+
+
+def test_the_network_of_a_poll_is_made_without_a_walk_over_the_topology() -> None:
+    class Counted(dict[str, int]):
+        walked = 0
+
+        def __iter__(self) -> Iterator[str]:
+            for name in super().__iter__():
+                Counted.walked += 1
+                yield name
+
+    level = Counted((f"n{n}", 0) for n in range(50_000))
+    made = document.network(on(["n49999"]), document.Plan.of(level, [], is_known=True))
+    assert (made["nodes"][0], made["left_out"]) == (["n49999", 0], 50_000 - document.MOST_NODES)
+    assert Counted.walked <= document.MOST_NODES
+
+
+def test_each_list_shows_whether_it_has_more_lines() -> None:
+    lists = ("tenants", "leases", "jobs")
+    for cut in lists:
+        made = document.daemon(replace(daemon(3), cut=frozenset({cut})), {})
+        assert {name: made[name]["is_cut"] for name in lists} == {name: name == cut for name in lists}
+        assert not made["ended"]["is_cut"], "it is a number of the last ones in any case"
+    lists = ("jobs", "groups", "trees", "holds")
+    for cut in lists:
+        made = document.controller(replace(controller(), cut=frozenset({cut})), None)
+        assert {name: made[name]["is_cut"] for name in lists} == {name: name == cut for name in lists}
+    assert document.manager(replace(manager(), cut=frozenset({"jobs"})))["jobs"]["is_cut"]
+    assert not document.manager(manager())["jobs"]["is_cut"]

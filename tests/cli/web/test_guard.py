@@ -3,87 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed here")
 
 from offpath.bindings.errors import OptionRefused
-from offpath.cli.web.app import TYPES, Board, Settings, build
-from offpath.cli.web.guard import LOOPBACK, MOST_SESSIONS, SESSION_S, Keys, is_loopback, name_in, names_of
-from offpath.cli.web.reader import Seen
+from offpath.cli.web.app import TYPES
+from offpath.cli.web.guard import LOOPBACK, MOST_SESSIONS, SESSION_S, is_loopback, name_in, names_of
 
-from ...support.web_world import World, controller, daemon
+from ...support.web_page import Page
 
 TOKEN = "t" * 24
-
-
-class Page:
-    """The application without a network: requests go in, answers come out."""
-
-    def __init__(self, token: str = "", seen: Seen | None = None) -> None:
-        self.secrets = (f"secret-{n}" for n in range(1000))
-        self.now_s = 0.0
-        self.links: list[str] = []
-        self.world = World(seen or Seen(daemon(7), controller()))
-        self.keys = Keys(token, lambda: next(self.secrets), lambda: self.now_s)
-        settings = Settings(LOOPBACK)
-        self.board = Board(self.world, settings, "run")
-        self.board.take(self.world.read(), 1.0)
-        self.app = build(self.board, self.keys, settings, self.links.append)
-
-    def get(self, path: str, method: str = "GET", hosts: tuple[str, ...] = ("localhost",), **headers: str) -> Answer:
-        return asyncio.run(self._get(path, method, hosts, headers))
-
-    async def _get(self, path: str, method: str, hosts: tuple[str, ...], headers: dict[str, str]) -> Answer:
-        target, _, query = path.partition("?")
-        given = [(b"host", host.encode()) for host in hosts]
-        given += [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": target, "raw_path": target.encode(), "query_string": query.encode(), "root_path": "",
-            "headers": given, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 7788),
-        }  # fmt: skip
-        answer = Answer()
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                answer.status = message["status"]
-                answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-            else:
-                answer.body += message.get("body", b"")
-
-        await self.app(scope, receive, send)
-        return answer
-
-    def enter(self) -> str:
-        """The cookie of a new session."""
-        answer = self.get("/api/session", authorization=f"Bearer {self.keys.link}")
-        assert answer.status == 200
-        return answer.headers["set-cookie"].partition(";")[0]
-
-
-class Answer:
-    """Of the application."""
-
-    status = 0
-
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.body = b""
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def code(self) -> str:
-        return str(self.document["code"])
 
 
 @pytest.fixture
@@ -188,7 +119,8 @@ def test_only_the_pages_own_files_are_served(page: Page) -> None:
     for name in TYPES:
         assert page.get(f"/static/{name}").status == 200
     for path in ("/static/../app.py", "/static/app.py", "/static/%2e%2e/app.py", "/static/", "/app.py"):
-        assert page.get(path).status == 404, path
+        answer = page.get(path)
+        assert (answer.status, answer.code) == (404, "unknown_page"), path
 
 
 def test_an_unchanged_state_is_not_sent_again(page: Page) -> None:
@@ -221,8 +153,9 @@ def test_an_explanation_is_found_by_both_names_of_a_request(page: Page) -> None:
 
 def test_nonsense_for_an_identity_is_refused_before_the_daemon_sees_it(page: Page) -> None:
     cookie = page.enter()
-    for identity in ("x", "1/2/3", "1/", f"{1 << 64}", "-1", "1%202", "<script>"):
-        assert page.get(f"/api/explain/{identity}", cookie=cookie).status == 400, identity
+    for identity in ("x", "1/2/3", "1/", "1/0", f"{1 << 64}", "-1", "1%202", "<script>"):
+        answer = page.get(f"/api/explain/{identity}", cookie=cookie)
+        assert (answer.status, answer.code) == (400, "bad_request"), identity
     assert page.world.explained == []
     unknown = page.get("/api/explain/1/404", cookie=cookie)
     assert (unknown.status, unknown.code) == (404, "unknown_request")
@@ -233,8 +166,6 @@ def test_explanations_at_once_have_a_bound(page: Page) -> None:
     async def many() -> list[object]:
         return await asyncio.gather(*(page.board.call_source(lambda: 1) for _ in range(9)))
 
-    board = page.board
-    board._one_at_a_time = asyncio.Lock()
     assert asyncio.run(many()) == [1] * 4 + [None] * 5
 
 

@@ -66,6 +66,16 @@ def test_what_is_older_than_the_window_is_dropped() -> None:
     assert spans(history) == [(2, -3000, None)]
 
 
+def test_the_last_change_of_what_was_dropped_is_known() -> None:
+    """Who has seen only changes before it may take a dropped span for one that lasts."""
+    history = History(window_ms=5000)
+    history.observe(1000, [held(1)])
+    history.observe(2000, [])
+    assert history.dropped == 0
+    history.observe(7001, [])
+    assert (history.dropped, spans(history)) == (2, [])
+
+
 @given(st.lists(st.frozensets(st.integers(0, 30), max_size=20), max_size=40), st.integers(1, 12))
 def test_the_bound_holds_and_those_that_last_are_kept(polls: list[frozenset[int]], most: int) -> None:
     history = History(most=most)

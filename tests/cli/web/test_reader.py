@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from pydantic import BaseModel
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed here")
 
-from offpath.bindings.errors import RegionError
+from offpath.bindings.errors import OffpathError, RegionError
+from offpath.bindings.runtime import CONTROLLER_SOCKET, MANAGER_SOCKET
+from offpath.bindings.wire import admin, control
+from offpath.bindings.wire.frames import frame
 from offpath.cli.admin_client import AdminClient, Refused
 from offpath.cli.exits import DaemonUnreachable
 from offpath.cli.web import document
-from offpath.cli.web.reader import MOST_ENDED, Reader, pause_s
+from offpath.cli.web.reader import MOST_ENDED, Reader, _Lists, pause_s
 
 from ...support.cluster import TIMEOUT, Cluster
 from ...support.clusters import NARROW, seconds
@@ -78,15 +86,19 @@ def daemon(reader: Reader) -> Any:
     return seen.daemon
 
 
-def test_requests_that_ended_are_read_once_and_their_age_counts_on(cluster: Cluster, reader: Reader) -> None:
-    daemon(reader)
-    with cluster.connect("cyd") as cyd:
+def test_the_requests_that_ended_last_come_first_whenever_they_began(cluster: Cluster, reader: Reader) -> None:
+    with cluster.connect("bob") as bob, cluster.connect("cyd") as cyd:
+        early = bob.begin("sleep", seconds(20))
+        until(lambda: any(line.running for line in daemon(reader).leases))
         for _ in range(MOST_ENDED + 6):
             cyd.submit("echo", seconds(1), timeout=TIMEOUT)
+        early.cancel()
+        until(lambda: daemon(reader).ended[0].tenant == "bob")
         session = cyd.welcome.session
-    until(lambda: daemon(reader).ended[-1].request_id == MOST_ENDED + 6)
     first = daemon(reader).ended
-    assert [(line.session, line.request_id) for line in first] == [(session, n + 7) for n in range(MOST_ENDED)]
+    expected = [(session, MOST_ENDED + 6 - n) for n in range(MOST_ENDED - 1)]
+    assert [(line.session, line.request_id) for line in first[1:]] == expected
+    assert [line.age_ms for line in first] == sorted(line.age_ms for line in first)
     time.sleep(0.05)
     later = daemon(reader).ended
     assert [line.job for line in later] == [line.job for line in first]
@@ -103,6 +115,65 @@ def test_a_daemon_that_is_not_there_is_a_fault_and_no_error(tmp_path: Any) -> No
     seen = Reader(str(tmp_path)).read()
     assert (seen.daemon, list(seen.faults)) == (None, ["daemon"])
     assert Reader(str(tmp_path), has_daemon=False).read().faults == {}
+
+
+@contextlib.contextmanager
+def service(folder: Path, name: str, reply: BaseModel) -> Iterator[None]:
+    """A service that answers its first peer so, and then hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(str(folder / name))
+        sock.listen()
+
+        def answer() -> None:
+            peer, _ = sock.accept()
+            with peer:
+                peer.sendall(frame(control.encode(reply)))
+                peer.recv(65536)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join(BOUND_S)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("service_name", "name"), [("controller", CONTROLLER_SOCKET), ("job manager", MANAGER_SOCKET)])
+def test_a_service_that_is_there_and_refuses_or_is_dead_is_a_fault_with_its_reason(
+    service_name: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="offpath-t-") as made:
+        reader = Reader(made, has_daemon=False)
+        assert reader.read().faults == {}, "absent"
+        with service(Path(made), name, admin.Fault(code="denied", detail="uid 7 is not an operator")):
+            assert reader.read().faults == {service_name: "uid 7 is not an operator"}
+        assert "no daemon answers" in reader.read().faults[service_name], "its socket is there without a listener"
+
+        def closed(*_: object, **__: object) -> NoReturn:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(os, "stat", closed)
+        faults = reader.read().faults
+        monkeypatch.undo()
+        assert "this user may not connect" in faults[service_name]
+
+
+def test_lists_beyond_their_bounds_are_cut_and_marked(cluster: Cluster, reader: Reader) -> None:
+    def tenants(most: int) -> tuple[int, list[str]]:
+        with AdminClient(str(cluster.run_folder)) as client:
+            lists = _Lists(client.query)
+            kept = lists.read("tenants", admin.StatisticsRequest, admin.Statistics, most, "")
+            return len(kept), lists.cut
+
+    assert [tenants(most) for most in (2, 3, 4)] == [(2, ["tenants"]), (3, []), (3, [])]
+    assert daemon(reader).cut == frozenset()
+
+
+def test_identities_out_of_range_are_refused_without_a_daemon(tmp_path: Path) -> None:
+    reader = Reader(str(tmp_path))
+    for call in (lambda: reader.explain_job("x" * 256), lambda: reader.explain_job("")):
+        with pytest.raises(OffpathError) as fault:
+            call()
+        assert not isinstance(fault.value, DaemonUnreachable)
 
 
 def test_a_client_without_a_free_file_reports_that_the_daemon_is_not_reached(
@@ -157,7 +228,8 @@ def test_the_served_page_explains_a_request_of_the_daemon(cluster: Cluster, web:
     status, found, _ = web.get(f"/api/explain/{name}")
     assert (status, found["job"]["tenant"], found["job"]["state"]) == (200, "ada", "completed")
     assert [name for name, _ in found["stages"]] == ["queued", "copy", "launch", "kernel", "back", "total"]
-    assert web.get("/api/explain/1/99999999")[0] == 404
+    status, found, _ = web.get("/api/explain/1/99999999")
+    assert (status, found["code"]) == (404, "unknown_job")
 
 
 def test_the_page_survives_its_daemon_and_finds_it_again() -> None:

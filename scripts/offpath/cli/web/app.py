@@ -13,22 +13,25 @@ from typing import Any, Final, TypeVar
 
 import orjson
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from offpath.bindings.errors import OffpathError
+from offpath.bindings.errors import DaemonNotTrusted, OffpathError
 from offpath.cli.admin_client import Refused, job_id
-from offpath.cli.exits import NotPermitted
+from offpath.cli.exits import DaemonUnreachable, NotPermitted
 from offpath.cli.web import document
 from offpath.cli.web.guard import SESSION_S, Guard, Keys, bearer, refusal
 from offpath.cli.web.history import History
-from offpath.cli.web.reader import DaemonSeen, Seen, Source, pause_s
+from offpath.cli.web.reader import LONGEST_S, SHARE, DaemonSeen, Seen, Source, pause_s
 from offpath.sched.topology.graph import Topology
 
 logger = logging.getLogger(__name__)
 MOST_EXPLAINING: Final = 4
+MOST_EXPLAINED_S: Final = SHARE * LONGEST_S / 2
+"""Time of explanations between two polls: half of what the longest pause pays for."""
 TYPES: Final = {
     "index.html": "text/html; charset=utf-8",
     "style.css": "text/css; charset=utf-8",
@@ -63,6 +66,12 @@ class Board:
         self._source, self._settings, self._clock = source, settings, clock
         self._run = run
         self._began_s = clock()
+        self._plan = document.plan_of(settings.topology) if settings.topology is not None else None
+        self._read_s = self._began_s
+        self._observed_ms = 0.0
+        """When the history was last observed: a daemon that does not answer adds nothing to it."""
+        self._explained_s = 0.0
+        """Since the last poll."""
         self._before: DaemonSeen | None = None
         self._rates: dict[str, float] = {}
         self._faults: dict[str, str] = {}
@@ -80,14 +89,20 @@ class Board:
     async def keep_reading(self) -> None:
         """Poll until cancelled."""
         while True:
-            async with self._one_at_a_time:
-                seen = await asyncio.to_thread(self._source.read)
-            pause = pause_s(seen.waited_s, self._settings.interval_s)
-            self.take(seen, pause)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(await self.poll())
+
+    async def poll(self) -> float:
+        """Poll once. Returns: seconds until the next poll; explanations since the last one count as this one does."""
+        async with self._one_at_a_time:
+            seen = await asyncio.to_thread(self._source.read)
+        pause = pause_s(seen.waited_s + self._explained_s, self._settings.interval_s)
+        self._explained_s = 0.0
+        self.take(seen, pause)
+        return pause
 
     def take(self, seen: Seen, pause: float) -> None:
         """Make a poll the newest one."""
+        self._read_s = self._clock()
         now_ms = self._now_ms()
         self._log(seen.faults)
         daemon = None
@@ -96,33 +111,43 @@ class Board:
                 self._rates = document.rates(self._before, seen.daemon)
             self._before = seen.daemon
             self.history.observe(now_ms, document.held(seen.daemon))
+            self._observed_ms = now_ms
             daemon = document.daemon(seen.daemon, self._rates)
         self.polls += 1
         self._state = orjson.dumps(
             {
                 "run": self._run, "poll": self.polls, "now_ms": round(now_ms), "next_ms": round(pause * 1e3),
                 "faults": seen.faults, "daemon": daemon,
-                "controller": document.controller(seen.controller, self._settings.topology)
+                "controller": document.controller(seen.controller, self._plan)
                 if seen.controller is not None else None,
                 "manager": document.manager(seen.manager) if seen.manager is not None else None,
             }
         )  # fmt: skip
 
     def state(self, run: str, change: int) -> bytes:
-        """The newest poll, and the history after ``change`` of the run, or all of it for another run."""
-        is_same = run == self._run and 0 <= change <= self.history.change
+        """The newest poll and its age, and the history after ``change`` of the run. All of it for another run, or if
+        spans that changed since were dropped."""
+        is_same = run == self._run and self.history.dropped <= change <= self.history.change
         spans = document.spans(self.history.since(change if is_same else 0))
-        more = {"change": self.history.change, "is_whole": not is_same, **spans}
-        return b'{"state":' + self._state + b',"history":' + orjson.dumps(more) + b"}"
+        more = {
+            "change": self.history.change, "is_whole": not is_same, "now_ms": round(self._observed_ms), **spans,
+        }  # fmt: skip
+        age_ms = round((self._clock() - self._read_s) * 1e3)
+        return b'{"state":%b,"age_ms":%d,"history":%b}' % (self._state, age_ms, orjson.dumps(more))
 
     async def call_source(self, call: Callable[[], _T]) -> _T | None:
-        """Call a method of the source in a thread; None: too many wait already."""
-        if self._explaining >= MOST_EXPLAINING:
+        """Call a method of the source in a thread; None: too many wait already, or those since the last poll took
+        `MOST_EXPLAINED_S`."""
+        if self._explaining >= MOST_EXPLAINING or self._explained_s >= MOST_EXPLAINED_S:
             return None
         self._explaining += 1
         try:
             async with self._one_at_a_time:
-                return await asyncio.to_thread(call)
+                began_s = self._clock()
+                try:
+                    return await asyncio.to_thread(call)
+                finally:
+                    self._explained_s += self._clock() - began_s
         finally:
             self._explaining -= 1
 
@@ -155,7 +180,7 @@ def build(board: Board, keys: Keys, settings: Settings, on_link: Callable[[str],
     async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in files:
-            return refusal(404, "unknown_page", "there is no such page")
+            raise HTTPException(404)
         return Response(files[name], headers={**_NO_CACHE, "content-type": TYPES[name]})
 
     async def session(request: Request) -> Response:
@@ -187,19 +212,24 @@ def build(board: Board, keys: Keys, settings: Settings, on_link: Callable[[str],
         return await _answered(lambda: board.explain(identity))
 
     async def job(request: Request) -> Response:
-        return await _answered(lambda: board.explain_job(request.path_params["name"][:256]))
+        return await _answered(lambda: board.explain_job(request.path_params["name"]))
+
+    async def unknown(_: Request, __: Exception) -> Response:
+        return refusal(404, "unknown_page", "there is no such page")
 
     async def _answered(call: Callable[[], dict[str, Any]]) -> Response:
         try:
             found = await board.call_source(call)
         except Refused as fault:
-            return refusal(404, fault.code, str(fault))
+            return refusal(404 if fault.code.startswith("unknown") else 400, fault.code, str(fault))
         except NotPermitted as fault:
             return refusal(403, "denied", str(fault))
-        except OffpathError as fault:
+        except (DaemonUnreachable, DaemonNotTrusted) as fault:
             return refusal(503, "unreachable", str(fault)[:400])
+        except OffpathError as fault:
+            return refusal(400, "bad_request", str(fault)[:400])
         if found is None:
-            return refusal(429, "busy", "too many explanations at once; try again")
+            return refusal(429, "busy", "too many explanations; try again after the next poll")
         return JSONResponse(found, headers=_NO_STORE)
 
     routes = [
@@ -211,4 +241,4 @@ def build(board: Board, keys: Keys, settings: Settings, on_link: Callable[[str],
         Route("/api/job/{name}", job),
     ]
     guard = Middleware(Guard, keys=keys, names=settings.names, cookie=settings.cookie)
-    return Starlette(routes=routes, middleware=[guard])
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={404: unknown})

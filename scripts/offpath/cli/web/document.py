@@ -5,7 +5,9 @@ Session and job numbers have 64 bits; they are strings, because a number of Java
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -80,22 +82,23 @@ def instance_slices(profile: str, model: str, compute_slices: int) -> int:
     return max(1, int(first)) if first.isascii() and first.isdigit() else 1
 
 
-def table(lines: Iterable[BaseModel], fields: Sequence[str]) -> Table:
-    """A row per line."""
-    return {"fields": fields, "rows": [[_rounded(getattr(line, name)) for name in fields] for line in lines]}
+def table(lines: Iterable[BaseModel], fields: Sequence[str], *, is_cut: bool = False) -> Table:
+    """A row per line. ``is_cut``: there are more lines."""
+    rows = [[_rounded(getattr(line, name)) for name in fields] for line in lines]
+    return {"fields": fields, "rows": rows, "is_cut": is_cut}
 
 
 def _rounded(value: Any) -> Any:
     return round(value, 3) if isinstance(value, float) else value
 
 
-def _jobs(lines: Iterable[admin.JobLine]) -> Table:
-    made = table(lines, _JOB)
+def _jobs(lines: Iterable[admin.JobLine], *, is_cut: bool = False) -> Table:
+    made = table(lines, _JOB, is_cut=is_cut)
     rows = [
         [str(line.job), f"{line.session}/{line.request_id}", *row]
         for line, row in zip(lines, made["rows"], strict=True)
     ]
-    return {"fields": ("job", "request", *_JOB), "rows": rows}
+    return {**made, "fields": ("job", "request", *_JOB), "rows": rows}
 
 
 def rates(before: DaemonSeen, now: DaemonSeen) -> dict[str, float]:
@@ -114,7 +117,7 @@ def rates(before: DaemonSeen, now: DaemonSeen) -> dict[str, float]:
 def daemon(seen: DaemonSeen, by_tenant: dict[str, float]) -> dict[str, Any]:
     """The daemon's part. ``by_tenant``: completed jobs per second."""
     status = seen.status
-    tenants = table(seen.tenants, _TENANT)
+    tenants = table(seen.tenants, _TENANT, is_cut="tenants" in seen.cut)
     tenants["fields"] = (*_TENANT, "jobs_per_s", "ended")
     for line, row in zip(seen.tenants, tenants["rows"], strict=True):
         row += [round(by_tenant.get(line.tenant, 0.0), 1), line.ended]
@@ -126,57 +129,85 @@ def daemon(seen: DaemonSeen, by_tenant: dict[str, float]) -> dict[str, Any]:
         "status": status.model_dump(mode="json", exclude={"kind", "gpus"}),
         "gpus": gpus,
         "tenants": tenants,
-        "leases": table(seen.leases, _LEASE),
-        "jobs": _jobs(seen.jobs),
-        "ended": _jobs(seen.ended[::-1]),
-        "is_cut": seen.is_cut,
+        "leases": table(seen.leases, _LEASE, is_cut="leases" in seen.cut),
+        "jobs": _jobs(seen.jobs, is_cut="jobs" in seen.cut),
+        "ended": _jobs(seen.ended),
     }
 
 
-def controller(seen: ControllerSeen, topology: Topology | None) -> dict[str, Any]:
-    """The controller's part."""
-    jobs = table(seen.jobs, _INA_JOB)
+def controller(seen: ControllerSeen, plan: Plan | None) -> dict[str, Any]:
+    """The controller's part. ``plan``: of the topology, if one was given."""
+    jobs = table(seen.jobs, _INA_JOB, is_cut="jobs" in seen.cut)
     for row in jobs["rows"]:
         row[2] = row[2][:_HOSTS_OF_A_JOB]
     return {
         "status": seen.status.model_dump(mode="json", exclude={"kind"}),
         "jobs": jobs,
-        "groups": table(seen.groups, _GROUP),
-        "trees": table(seen.trees, _TREE),
-        "holds": table(seen.holds, _HOLD),
-        "network": network(seen, topology),
+        "groups": table(seen.groups, _GROUP, is_cut="groups" in seen.cut),
+        "trees": table(seen.trees, _TREE, is_cut="trees" in seen.cut),
+        "holds": table(seen.holds, _HOLD, is_cut="holds" in seen.cut),
+        "network": network(seen, plan),
     }
 
 
 def manager(seen: ManagerSeen) -> dict[str, Any]:
     """The job manager's part."""
-    jobs = table(seen.jobs, _WORK)
+    jobs = table(seen.jobs, _WORK, is_cut="jobs" in seen.cut)
     jobs["fields"] = (*_WORK, "nodes")
     for line, row in zip(seen.jobs, jobs["rows"], strict=True):
         row.append([f"{share.node}:{share.count}" for share in line.shares[:_HOSTS_OF_A_JOB]])
     return {"status": seen.status.model_dump(mode="json", exclude={"kind", "nodes"}), "jobs": jobs}
 
 
-def network(seen: ControllerSeen, topology: Topology | None) -> dict[str, Any]:
-    """Nodes with their levels, and links. Without a topology: the switches and hosts that the controller names, with
-    the links that a tree has in any case. Of more than `MOST_NODES` nodes those that a job uses come first."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A network as the page draws it: the level of each node, and the nodes that its links lead up to. ``is_known``:
+    it is a topology's, and not only what the controller names."""
+
+    level: dict[str, int]
+    above: dict[str, dict[str, None]]
+    is_known: bool
+
+    @classmethod
+    def of(cls, level: dict[str, int], links: Iterable[tuple[str, str]], *, is_known: bool) -> Plan:
+        """``links``: (lower, upper)."""
+        above: dict[str, dict[str, None]] = {}
+        for low, high in links:
+            above.setdefault(low, {})[high] = None
+        return cls(level, above, is_known)
+
+
+def plan_of(topology: Topology) -> Plan:
+    """Made once for a topology: a large one has tens of thousands of nodes."""
+    names = topology.names
+    level = dict(zip(names, topology.level, strict=True))
+    return Plan.of(level, ((names[low], names[high]) for low, high in topology.links), is_known=True)
+
+
+def network(seen: ControllerSeen, plan: Plan | None) -> dict[str, Any]:
+    """Nodes with their levels, and links. Without a plan: the switches and hosts that the controller names, with the
+    links that a tree has in any case. Of more than `MOST_NODES` nodes those that a job uses come first. The time that
+    it takes does not grow with the plan."""
     hosts = dict.fromkeys(host for job in seen.jobs for host in job.hosts)
     switches = dict.fromkeys([name for tree in seen.trees for name in tree.switches] + list(seen.status.switches))
-    if topology is None:
+    if plan is None:
         roots = {tree.root for tree in seen.trees}
         level = {name: 2 if name in roots and len(switches) > 1 else 1 for name in switches} | dict.fromkeys(hosts, 0)
-        links = [(low, tree.root) for tree in seen.trees for low in tree.switches if low != tree.root and tree.root]
-    else:
-        level = dict(zip(topology.names, topology.level, strict=True))
-        links = [(topology.names[low], topology.names[high]) for low, high in topology.links]
-    first = [name for name in (*switches, *hosts) if name in level]
-    kept = list(dict.fromkeys([*first, *level]))[:MOST_NODES]
-    number = {name: n for n, name in enumerate(kept)}
+        links = ((low, tree.root) for tree in seen.trees for low in tree.switches if low != tree.root and tree.root)
+        plan = Plan.of(level, links, is_known=False)
+    first = (name for name in (*switches, *hosts) if name in plan.level)
+    number: dict[str, int] = {}
+    for name in itertools.chain(first, plan.level):
+        if len(number) == MOST_NODES:
+            break
+        number.setdefault(name, len(number))
     return {
-        "nodes": [[name, level[name]] for name in kept],
-        "links": [[number[a], number[b]] for a, b in dict.fromkeys(links) if a in number and b in number],
-        "is_known": topology is not None,
-        "left_out": len(level) - len(kept),
+        "nodes": [[name, plan.level[name]] for name in number],
+        "links": [
+            [n, number[high]] for name, n in number.items() for high in plan.above.get(name, ()) if high in number
+        ],
+        "is_known": plan.is_known,
+        "left_out": len(plan.level) - len(number),
     }
 
 

@@ -49,6 +49,8 @@ class History:
         self._open: dict[_Key, int] = {}
         self._numbers = 0
         self.change = 0
+        self.dropped = 0
+        """The last change of any span that was dropped: who knows only earlier changes may take that span for open."""
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -100,3 +102,4 @@ class History:
         for n, span in enumerate(ended):
             if n < over or (span.end_ms is not None and span.end_ms < oldest):
                 del self._spans[span.number]
+                self.dropped = max(self.dropped, span.change)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -29,40 +28,42 @@ MOST_JOBS: Final = 128
 MOST_ENDED: Final = 64
 MOST_OTHERS: Final = 256
 """Lines of each list of controller and job manager."""
-_PAGES_OF_ENDED: Final = 4
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonSeen:
-    """The daemon's part of a poll. ``is_cut``: there are more leases or tenants than the bound."""
+    """The daemon's part of a poll. ``ended``: the last ended one first. ``cut``: lists, by their names here, that have
+    more lines than were read."""
 
     status: admin.Status
     tenants: list[admin.TenantLine]
     leases: list[admin.LeaseLine]
     jobs: list[admin.JobLine]
     ended: list[admin.JobLine]
-    is_cut: bool = False
+    cut: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSeen:
-    """The controller's part of a poll."""
+    """The controller's part of a poll. ``cut``: as in `DaemonSeen`."""
 
     status: ina_admin.ControllerStatus
     jobs: list[ina_admin.InaJobLine]
     groups: list[ina_admin.GroupLine]
     trees: list[ina_admin.TreeLine]
     holds: list[ina_admin.HoldLine]
+    cut: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerSeen:
-    """The job manager's part of a poll."""
+    """The job manager's part of a poll. ``cut``: as in `DaemonSeen`."""
 
     status: work_admin.Status
     jobs: list[work_admin.JobLine]
+    cut: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class Source(Protocol):
         """Poll once. Raises neither `OffpathError` nor `OSError`: `Seen.faults` has the reason."""
 
     def explain(self, identity: dict[str, int]) -> admin.Explanation:
-        """Explain a request. Raises: Refused: there is none. DaemonUnreachable, NotPermitted."""
+        """Explain a request. Raises: Refused: there is none. OffpathError: the identity is out of its range.
+        DaemonUnreachable, DaemonNotTrusted, NotPermitted."""
 
     def explain_job(self, name: str) -> ina_admin.InaExplanation:
         """Explain a training job. Raises: as `explain`."""
@@ -114,10 +116,6 @@ class Reader:
         self._has_daemon = has_daemon
         self._clock = clock
         self._waited_s = 0.0
-        self._lineage = ""
-        self._last_ended = 0
-        self._ended: deque[tuple[admin.JobLine, float]] = deque(maxlen=MOST_ENDED)
-        """With the time at which it was read: its age then counts on."""
 
     def read(self) -> Seen:
         """Poll once."""
@@ -148,69 +146,31 @@ class Reader:
                 finally:
                     self._waited_s += self._clock() - began
 
+            lists = _Lists(query)
             status = query(admin.StatusRequest(), admin.Status)
-            tenants = _listed(
-                pages(lambda after: query(admin.StatisticsRequest(after=after), admin.Statistics), ""),
-                lambda page: page.tenants, MOST_TENANTS,
-            )  # fmt: skip
-            leases = _listed(
-                pages(lambda after: query(admin.LeasesRequest(after=after), admin.Leases), 0),
-                lambda page: page.leases, MOST_LEASES,
-            )  # fmt: skip
-            jobs = _listed(
-                pages(lambda after: query(admin.JobsRequest(after=after), admin.Jobs), 0),
-                lambda page: page.jobs, MOST_JOBS,
-            )  # fmt: skip
-            self._read_ended(status.lineage, query)
-        is_cut = len(tenants) < status.tenants or len(leases) < status.leases
-        now_s = self._clock()
-        ended = [
-            line.model_copy(update={"age_ms": line.age_ms + (now_s - read_s) * 1e3}) for line, read_s in self._ended
-        ]
-        return DaemonSeen(status, tenants, leases, jobs, ended, is_cut)
-
-    def _read_ended(self, lineage: str, query: Callable[[BaseModel, type[admin.Jobs]], admin.Jobs]) -> None:
-        """Only those with a greater number than the last one that was read."""
-        if lineage != self._lineage:
-            self._lineage, self._last_ended = lineage, 0
-            self._ended.clear()
-        for _ in range(_PAGES_OF_ENDED):
-            page = query(admin.JobsRequest(state="ended", after=self._last_ended), admin.Jobs)
-            read_s = self._clock()
-            self._ended.extend((line, read_s) for line in page.jobs)
-            if page.jobs:
-                self._last_ended = page.jobs[-1].job
-            if not page.next:
-                return
+            tenants = lists.read("tenants", admin.StatisticsRequest, admin.Statistics, MOST_TENANTS, "")
+            leases = lists.read("leases", admin.LeasesRequest, admin.Leases, MOST_LEASES)
+            jobs = lists.read("jobs", admin.JobsRequest, admin.Jobs, MOST_JOBS)
+            ended = query(admin.EndedRequest(limit=MOST_ENDED), admin.Jobs).jobs
+        return DaemonSeen(status, tenants, leases, jobs, ended, frozenset(lists.cut))
 
     def explain(self, identity: dict[str, int]) -> admin.Explanation:
         """Explain a request."""
         with admin_client.AdminClient(self._runtime_dir) as client:
-            return client.query(admin.ExplainRequest(**identity), admin.Explanation)
+            return client.query(admin_client.request(admin.ExplainRequest, **identity), admin.Explanation)
 
     # -- controller and job manager -----------------------------------------------------------------------------------
     def _controller(self) -> ControllerSeen | None:
         if not controller_client.is_here(self._runtime_dir):
             return None
         with controller_client.client(self._runtime_dir) as client:
+            lists = _Lists(client.query)
             status = client.query(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
-            jobs = _listed(
-                pages(lambda after: client.query(ina_admin.JobsRequest(after=after), ina_admin.InaJobs), ""),
-                lambda page: page.jobs, MOST_OTHERS,
-            )  # fmt: skip
-            groups = _listed(
-                pages(lambda after: client.query(ina_admin.GroupsRequest(after=after), ina_admin.Groups), 0),
-                lambda page: page.groups, MOST_OTHERS,
-            )  # fmt: skip
-            trees = _listed(
-                pages(lambda after: client.query(ina_admin.TreesRequest(after=after), ina_admin.TreeLines), 0),
-                lambda page: page.trees, MOST_OTHERS,
-            )  # fmt: skip
-            holds = _listed(
-                pages(lambda after: client.query(ina_admin.HoldsRequest(after=after), ina_admin.Holds), 0),
-                lambda page: page.holds, MOST_OTHERS,
-            )  # fmt: skip
-        return ControllerSeen(status, jobs, groups, trees, holds)
+            jobs = lists.read("jobs", ina_admin.JobsRequest, ina_admin.InaJobs, MOST_OTHERS, "")
+            groups = lists.read("groups", ina_admin.GroupsRequest, ina_admin.Groups, MOST_OTHERS)
+            trees = lists.read("trees", ina_admin.TreesRequest, ina_admin.TreeLines, MOST_OTHERS)
+            holds = lists.read("holds", ina_admin.HoldsRequest, ina_admin.Holds, MOST_OTHERS)
+        return ControllerSeen(status, jobs, groups, trees, holds, frozenset(lists.cut))
 
     def explain_job(self, name: str) -> ina_admin.InaExplanation:
         """Explain a training job."""
@@ -222,14 +182,27 @@ class Reader:
         if not manager_client.is_here(self._runtime_dir):
             return None
         with manager_client.client(self._runtime_dir) as client:
+            lists = _Lists(client.query)
             status = client.query(work_admin.StatusRequest(), work_admin.Status)
-            jobs = _listed(
-                pages(lambda after: client.query(work_admin.ListRequest(after=after), work_admin.JobLines), 0),
-                lambda page: page.jobs, MOST_OTHERS,
-            )  # fmt: skip
-        return ManagerSeen(status, jobs)
+            jobs = lists.read("jobs", work_admin.ListRequest, work_admin.JobLines, MOST_OTHERS)
+        return ManagerSeen(status, jobs, frozenset(lists.cut))
 
 
-def _listed(found: Iterator[Any], lines: Callable[[Any], Iterable[_T]], most: int) -> list[_T]:
-    """The first ``most`` lines; no page more is requested than they need."""
-    return list(itertools.islice(itertools.chain.from_iterable(map(lines, found)), most))
+class _Lists:
+    """Reads lists page by page. ``cut``: those with more lines than their bounds."""
+
+    def __init__(self, query: Callable[[BaseModel, type[Any]], Any]) -> None:
+        self._query = query
+        self.cut: list[str] = []
+
+    def read(
+        self, name: str, request: Callable[..., BaseModel], page: type[BaseModel], most: int, first: int | str = 0
+    ) -> list[Any]:
+        """The first ``most`` lines of the field ``name`` of the pages. It requests only pages that it needs for them,
+        and to know whether there is one more."""
+        found = pages(lambda after: self._query(request(after=after), page), first)
+        lines = itertools.chain.from_iterable(getattr(each, name) for each in found)
+        kept = list(itertools.islice(lines, most))
+        if next(lines, None) is not None:
+            self.cut.append(name)
+        return kept

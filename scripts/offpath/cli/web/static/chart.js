@@ -6,6 +6,8 @@ const GPUS = 24;
 const LEFT = 34;
 const TITLE = 18;
 const AXIS = 22;
+const MOST_SPANS = 8192;
+const KEPT_MS = 600000;
 
 export class Chart {
   constructor(canvas, note, pager) {
@@ -26,19 +28,21 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
   }
 
-  /** The history's answer: all spans, or those that changed. */
-  take(history, now) {
+  /** The history's answer: all spans, or those that changed. Spans are kept in the order of their last change. */
+  take(history) {
     if (history.is_whole) this.spans.clear();
-    this.now = now;
+    this.now = history.now_ms;
     const at = Object.fromEntries(history.fields.map((name, n) => [name, n]));
     for (const row of history.rows) {
+      this.spans.delete(row[at.number]);
       this.spans.set(row[at.number], {
         lease: row[at.lease], tenant: row[at.tenant], gpu: row[at.gpu], start: row[at.start], slices: row[at.slices],
         profile: row[at.profile], begin: row[at.begin_ms], end: row[at.end_ms],
       });
     }
     for (const [number, span] of this.spans) {
-      if (span.end !== null && span.end < now - 600000) this.spans.delete(number);
+      const isOver = this.spans.size > MOST_SPANS;
+      if (span.end !== null && (isOver || span.end < this.now - KEPT_MS)) this.spans.delete(number);
     }
   }
 

@@ -11,8 +11,20 @@ const FAILED = ["failed", "expired", "rejected", "retry_safe", "outcome_unknown"
 const SECTIONS = ["leases-over-time", "tenants", "leases", "requests", "ina", "jobs"];
 const THEMES = ["system", "light", "dark"];
 const LEGEND = 24;
+const LATE_MS = 3000;
+const OFFLINE = "no connection to the page's server: is `offpath web run` running?";
+/** part: the data of a service in the state. places: what shows it. */
+const SERVICES = {
+  daemon: { part: "daemon", places: ["leases-over-time", "tenants", "leases", "requests"] },
+  controller: { part: "controller", places: ["ina", "ina-job-table"] },
+  "job manager": { part: "manager", places: ["work-table"] },
+};
 
-const seen = { run: "", change: 0, etag: "", isPaused: false, timer: 0, failures: 0, document: null, isBusy: false };
+/** at: the time of the newest data of each service. readAt, ageMs: when the newest poll was received, its age then. */
+const seen = {
+  run: "", change: 0, etag: "", isPaused: false, timer: 0, failures: 0, document: null, isBusy: false, at: {}, readAt: 0,
+  ageMs: 0,
+};
 let palette = new Map();
 let jobPalette = new Map();
 const colourOf = (tenant) => palette.get(tenant) ?? "#888888";
@@ -63,14 +75,18 @@ const tables = {
 };
 
 // -- drawing ---------------------------------------------------------------------------------------------------------
+function fill(view, table) {
+  view.update(objects(table), table.is_cut);
+}
+
 function drawDaemon(daemon) {
   const all = 100 * daemon.gpus.length;
   const tenants = objects(daemon.tenants).map((row) => ({ ...row, all_share: all, failed: FAILED.reduce((sum, end) => sum + (row.ended[end] ?? 0), 0) }));
   palette = colours(tenants.map((row) => row.tenant));
-  tables.tenants.update(tenants);
-  tables.leases.update(objects(daemon.leases));
-  tables.jobs.update(objects(daemon.jobs));
-  tables.ended.update(objects(daemon.ended));
+  tables.tenants.update(tenants, daemon.tenants.is_cut);
+  fill(tables.leases, daemon.leases);
+  fill(tables.jobs, daemon.jobs);
+  fill(tables.ended, daemon.ended);
   chart.show(daemon.gpus, palette);
   const names = tenants.map((row) => row.tenant);
   const legend = names.slice(0, LEGEND).map((each) => {
@@ -89,10 +105,10 @@ function drawController(controller) {
   const jobs = objects(part.jobs);
   const trees = objects(part.trees);
   jobPalette = colours(jobs.map((row) => row.job));
-  tables.groups.update(objects(part.groups));
-  tables.trees.update(trees);
-  tables.holds.update(objects(part.holds));
-  tables.inaJobs.update(jobs);
+  fill(tables.groups, part.groups);
+  tables.trees.update(trees, part.trees.is_cut);
+  fill(tables.holds, part.holds);
+  tables.inaJobs.update(jobs, part.jobs.is_cut);
   drawNetwork($("network"), part.network, trees, jobs, part.status.switches, (job) => jobPalette.get(job) ?? "#888888");
   const { left_out: leftOut, is_known: isKnown } = part.network;
   $("ina-note").textContent = controller
@@ -101,9 +117,36 @@ function drawController(controller) {
     : "There is no controller in the runtime directory.";
 }
 
+function drawManager(manager) {
+  tables.works.update(manager ? objects(manager.jobs) : [], Boolean(manager?.jobs.is_cut));
+  $("work-note").textContent = manager ? "" : "There is no job manager in the runtime directory.";
+}
+
+/** What is shown of a service that cannot be read, or after a poll that is late, is old: its age. */
+function drawAges() {
+  const state = seen.document;
+  if (!state) return;
+  const age = seen.ageMs + performance.now() - seen.readAt;
+  const isLate = age > state.next_ms + LATE_MS;
+  const parts = isLate ? [`all data is ${seconds(age)} old`] : [];
+  for (const [service, { places }] of Object.entries(SERVICES)) {
+    const isFaulty = service in state.faults;
+    places.forEach((place) => $(place).classList.toggle("stale", isLate || isFaulty));
+    if (!isFaulty) continue;
+    const at = seen.at[service];
+    if (at === undefined) parts.push(`no data of the ${service}`);
+    else parts.push(`data of the ${service} is ${seconds(state.now_ms - at + age)} old`);
+  }
+  $("ages").textContent = parts.join("; ");
+  $("ages").hidden = parts.length === 0;
+}
+
 function drawStatus(state) {
   const bad = Object.entries(state.faults);
-  $("faults").replaceChildren(...bad.map(([service, text]) => element("p", `${service} does not answer: ${sentence(text)}`)));
+  const texts = bad.map(([service, text]) => `${service} cannot be read: ${sentence(text)}`);
+  if (texts.join("\n") !== [...$("faults").children].map((each) => each.textContent).join("\n")) {
+    $("faults").replaceChildren(...texts.map((text) => element("p", text)));
+  }
   const status = state.daemon?.status;
   const parts = [];
   if (status) {
@@ -111,7 +154,6 @@ function drawStatus(state) {
     if (!status.has_helper) parts.push("NO HELPER");
     if (status.is_draining) parts.push("DRAINING");
     if (status.is_last_good) parts.push("LAST GOOD CONFIGURATION");
-    if (state.daemon.is_cut) parts.push("only the first leases and tenants are shown");
   }
   if (state.next_ms > 1500) parts.push(`read every ${seconds(state.next_ms)}`);
   showStatus(parts.join(", ") || "connected", bad.length > 0);
@@ -127,11 +169,16 @@ function drawAll() {
   const state = seen.document;
   if (!state) return;
   drawStatus(state);
+  const { controller: ofController, "job manager": ofManager } = state.faults;
   if (state.daemon) drawDaemon(state.daemon);
-  drawController(state.controller);
-  tables.works.update(state.manager ? objects(state.manager.jobs) : []);
+  else chart.draw();
+  if (ofController) $("ina-note").textContent = `The controller cannot be read: ${sentence(ofController)}`;
+  else drawController(state.controller);
+  if (ofManager) $("work-note").textContent = `The job manager cannot be read: ${sentence(ofManager)}`;
+  else drawManager(state.manager);
   if (!document.documentElement.dataset.polls) performance.mark("data-drawn");
   document.documentElement.dataset.polls = String(state.poll);
+  drawAges();
 }
 
 // -- reading ---------------------------------------------------------------------------------------------------------
@@ -148,14 +195,23 @@ async function read() {
       return;
     }
     if (answer.status === 200) {
-      const { state, history } = await answer.json();
+      const { state, history, age_ms: ageMs } = await answer.json();
       seen.etag = answer.headers.get("etag") ?? "";
       if (state) {
+        if (seen.run && state.run !== seen.run) {
+          location.reload(); // another server: nothing that is shown is its data
+          return;
+        }
+        for (const [service, { part }] of Object.entries(SERVICES)) {
+          if (state[part]) seen.at[service] = state.now_ms;
+        }
+        seen.readAt = performance.now();
+        seen.ageMs = ageMs;
         seen.run = state.run;
         seen.change = history.change;
         seen.document = state;
         const began = performance.now();
-        chart.take(history, state.now_ms);
+        chart.take(history);
         drawAll();
         performance.clearMeasures("draw");
         performance.measure("draw", { start: began });
@@ -172,7 +228,7 @@ async function read() {
   } catch {
     seen.failures += 1;
     wait = Math.min(10000, 1000 * seen.failures);
-    showStatus("no connection to the page's server: is `offpath web run` running?", true);
+    showStatus(OFFLINE, true);
   } finally {
     seen.isBusy = false;
   }
@@ -188,10 +244,21 @@ function showEntry(text) {
   $("token").focus();
 }
 
+/** Why the secret begins no session; empty if it does. */
+async function refusalOf(secret) {
+  if (!/^[\x20-\x7e]+$/.test(secret)) return "Give the token: ASCII characters.";
+  try {
+    const answer = await fetch("/api/session", { headers: { Authorization: `Bearer ${secret}` }, cache: "no-store" });
+    return answer.ok ? "" : sentence((await answer.json()).detail);
+  } catch {
+    return OFFLINE;
+  }
+}
+
 async function enter(secret) {
-  const answer = await fetch("/api/session", { headers: { Authorization: `Bearer ${secret}` }, cache: "no-store" });
-  if (!answer.ok) {
-    showEntry(sentence((await answer.json()).detail));
+  const refusal = await refusalOf(secret);
+  if (refusal) {
+    showEntry(refusal);
     return;
   }
   $("entry").hidden = true;
@@ -256,6 +323,7 @@ $("enter").addEventListener("click", () => enter($("token").value));
 $("token").addEventListener("keydown", (event) => { if (event.key === "Enter") enter($("token").value); });
 document.addEventListener("keydown", onKey);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) read(); });
+setInterval(drawAges, 1000);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.draw());
 
 let stored = null;

@@ -15,6 +15,8 @@ export class TableView {
     this.order = null;
     this.shown = new Map();
     this.empty = element("p", empty, { class: "empty" });
+    this.cut = element("p", "", { class: "empty" });
+    this.cut.hidden = true;
     this.body = element("tbody");
     this.head = element("tr");
     this.pager = element("p", "", { class: "pager" });
@@ -24,7 +26,7 @@ export class TableView {
     table.append(head, this.body);
     this.box = element("div", "", { class: "scroll" });
     this.box.append(table);
-    place.append(this.box, this.empty, this.pager);
+    place.append(this.box, this.empty, this.pager, this.cut);
     this.headings = columns.map((column, n) => this.#heading(column, n));
     this.#pagerButtons();
     this.draw();
@@ -58,8 +60,11 @@ export class TableView {
     this.pager.append(this.back, this.range, this.forth);
   }
 
-  update(rows) {
+  /** isCut: there are more rows, which the server did not read. */
+  update(rows, isCut = false) {
     this.rows = rows;
+    this.cut.hidden = !isCut;
+    this.cut.textContent = `Only the first ${rows.length} are read; there are more.`;
     this.draw();
   }
 
