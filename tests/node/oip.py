@@ -1,5 +1,5 @@
 """A client of the gateway with the standard library alone: TOKEN_FILE. Waits for the model `twice`, then runs it, by
-JSON and by shared memory of this user."""
+JSON, short and long, and by shared memory of this user."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ def main() -> None:
     tensor = {"name": "values", "datatype": "FP64", "shape": [3], "data": VALUES}
     (output,) = ask("/v2/models/twice/infer", {"inputs": [tensor]})["outputs"]
     assert output["data"] == [2.0, 4.0, 8.0], output
+    many = [float(n) for n in range(4_000)]  # the gateway reads them in another process
+    (output,) = ask("/v2/models/twice/infer", {"inputs": [{**tensor, "shape": [len(many)], "data": many}]})["outputs"]
+    assert output["data"] == [2 * each for each in many]
     place = Path(f"/dev/shm/offpath-oip-{os.getpid()}")
     place.touch(0o600)
     try:

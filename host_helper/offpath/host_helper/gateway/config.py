@@ -62,8 +62,9 @@ class TenantTable(BaseModel):
     """Users whose objects in /dev/shm the tenant may register; empty: it has no system shared memory."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 64
     """Requests at the daemon at once; more wait here."""
-    payload_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 4 << 20
-    result_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 4 << 20
+    payload_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 20
+    result_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = 1 << 20
+    """Both are the daemon's defaults: it refuses a session that needs more than its lanes have."""
     max_pending: Annotated[int, Field(ge=1, le=65_536)] = 1024
     """Requests in the gateway at once."""
 
