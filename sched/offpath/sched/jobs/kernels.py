@@ -51,10 +51,10 @@ class Kernels:
             for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
                 if (demand := self.renewed(job, tenant)) is not None:
                     tenant.went(job)
+                    job.attempt += 1  # before `removed`: its entry in the former queue is void
                     tenant.queues[job.queue_kind].removed(job)
                     if not len(tenant.queues[job.queue_kind]):
                         del tenant.queues[job.queue_kind]
-                    job.attempt += 1  # its entry in the former queue is void
                     job.demand, job.share = demand, demand.share
                     tenant.queues.setdefault(job.queue_kind, JobHeap()).push(job)
                     tenant.came(job)

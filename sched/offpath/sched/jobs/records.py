@@ -324,12 +324,15 @@ class JobHeap:
     thus stays bounded by twice the live jobs.
     """
 
-    __slots__ = ("_dead", "_entries", "_ripe_ns", "rows")
+    __slots__ = ("_dead", "_entries", "_first", "_ripe_ns", "rows")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, int, int, Job]] = []
         self._dead = 0
         self._ripe_ns = 0
+        """No job waits for others for less time."""
+        self._first: tuple[Job, int] | None = None
+        """The job that set it, and its attempt."""
         self.rows = 0
 
     def __len__(self) -> int:
@@ -349,14 +352,20 @@ class JobHeap:
         """Add a queued job."""
         heapq.heappush(self._entries, (-job.priority, job.accepted_ns, job.job, job.attempt, job))
         if job.stack:
-            self._ripe_ns = min(self._ripe_ns, job.ripe_ns) if self.rows else job.ripe_ns
+            if not self.rows or job.ripe_ns < self._ripe_ns:
+                self._ripe_ns, self._first = job.ripe_ns, (job, job.attempt)
             self.rows += job.rows
 
     def is_aged(self, now_ns: int) -> bool:
-        """True if one of the jobs has waited for others as long as it may."""
-        if self.rows and self._ripe_ns <= now_ns:
-            self._ripe_ns = min([job.ripe_ns for job in self.waiting()])  # the former minimum may have left
-        return self.rows > 0 and self._ripe_ns <= now_ns
+        """True if one of the jobs has waited for others as long as it may. Examines the queue only if the job that may
+        wait the least has left it."""
+        if not self.rows or self._ripe_ns > now_ns or self._first is None:
+            return False
+        job, attempt = self._first
+        if job.state is not JobState.QUEUED or job.attempt != attempt:
+            job = min(self.waiting(), key=lambda other: other.ripe_ns)
+            self._ripe_ns, self._first = job.ripe_ns, (job, job.attempt)
+        return self._ripe_ns <= now_ns
 
     def peek(self) -> Job | None:
         """Return the next job."""
