@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from offpath.sched.jobs import events
+from offpath.sched.jobs.admission import retry_after_ms
 from offpath.sched.jobs.batches import PADDING_BYTES
-from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, Command, Copy, CopyBatch, KillLane, Launch
 from offpath.sched.jobs.explain import explain
-from offpath.sched.jobs.records import MS, BookSettings
+from offpath.sched.jobs.forecast import ends_in_ns
+from offpath.sched.jobs.records import MS, BookSettings, Job, JobHeap
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 
@@ -324,10 +325,68 @@ def test_explain_shows_the_batch_its_rows_and_what_it_waits_for(harness: Harness
     assert "with 1 of the 3 rows of a batch of jobs 1, 2" in of(2, 16)
 
 
+def test_a_submit_behind_a_queue_that_has_waited_long_enough_examines_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    examined = 0
+    waiting = JobHeap.waiting
+
+    def counted(queue: JobHeap) -> list[Job]:
+        nonlocal examined
+        jobs = waiting(queue)
+        examined += len(jobs)
+        return jobs
+
+    at_once = events.Kernel(4, 14, "batched", batching=events.Batching(64))
+    harness = Harness(SETTINGS, PLAIN, at_once)
+    harness.run(1, 902)
+    harness.run(1, 903)
+    for job in range(1, 31):
+        harness.stack(10, job)
+    monkeypatch.setattr(JobHeap, "waiting", counted)
+    for job in range(31, 51):
+        harness.stack(11, job)
+    assert examined == 0
+    harness.send(12, events.CancelRequested(1))
+    harness.stack(13, 51)
+    assert examined == 49, "once, since the first job has left"
+    harness.stack(14, 52)
+    assert examined == 49
+
+
+def test_queues_stay_sound_when_all_jobs_move_to_others() -> None:
+    """With so many jobs a heap discards entries of jobs that left, in the middle of the move."""
+    harness = BookHarness(is_joined=False)
+    harness.send(0, events.HelperJoined(1, (a100(),), (PLAIN,)))
+    for job in range(1, 60):
+        harness.submit(1, job)
+    other = events.Kernel(1, 14, "plain", models=((a100().model, 20),))
+    harness.send(2, events.KernelsReloaded(1, (other,), 1))
+    tenant = harness.book.ledger.tenants["ada"]
+    assert [(len(queue), len(queue.waiting())) for queue in tenant.queues.values()] == [(59, 59)]
+    for job in range(1, 60):
+        harness.send(3, events.CancelRequested(job))
+    assert not tenant.queues
+
+
+def test_a_forecast_counts_the_launches_of_batches_and_not_their_members() -> None:
+    """Two jobs have lanes, and 66 of one row wait; launches run one after another, have 32 rows and take 10 ms."""
+    harness = Harness(SETTINGS, PLAIN, events.Kernel(4, 14, "batched", batching=events.Batching(32)))
+    for job in range(1, 6):
+        harness.stack(20 * job, job)
+        harness.send(20 * job, events.CopyDone(job, 0))
+        harness.result(20 * job + 10, job, 1)
+    for job in range(101, 169):
+        harness.stack(200, job)
+    ledger = harness.book.ledger
+    tenant = ledger.tenants["ada"]
+    assert tenant.queued == 66
+    assert retry_after_ms(tenant, ledger, EndReason.TENANT_QUEUE_FULL, 200 * MS) == (30 + 20) // 2
+    ends = [ends_in_ns(ledger.jobs[job], tenant, ledger.kernels, 200 * MS) for job in (103, 134, 135, 168)]
+    assert ends == [30 * MS, 30 * MS, 40 * MS, 50 * MS]
+
+
 def test_jobs_that_do_not_batch_have_the_commands_and_the_queue_that_they_had() -> None:
     plain, batching = Harness(SETTINGS, PLAIN), Harness(SETTINGS, PLAIN, BATCHED)
     for at_ms, job in ((10, 1), (10, 2), (11, 3)):
         assert plain.submit(at_ms, job) == batching.submit(at_ms, job)
     kinds = [list(each.book.ledger.tenants["ada"].queues) for each in (plain, batching)]
     assert kinds[0] == kinds[1] == [(14, 0, (), ())]
-    assert isinstance(batching.book, JobBook)

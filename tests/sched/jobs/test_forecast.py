@@ -199,7 +199,7 @@ def test_what_a_rejection_costs_grows_with_the_leases_and_not_with_their_square(
     cluster.run(1_000 * MS)
     ada = cluster.book.ledger.tenants["ada"]
     assert (len(ada.leases), sum(len(lease.jobs) for lease in ada.leases.values())) == (7 * gpus, 14 * gpus)
-    steps = calls_of(lambda: work_ns(ada, cluster.now_ns))
+    steps = calls_of(lambda: work_ns(ada, cluster.book.ledger.kernels, cluster.now_ns))
     assert steps < 10 * 14 * gpus, f"{steps} calls for {14 * gpus} jobs on {7 * gpus} leases"
 
 

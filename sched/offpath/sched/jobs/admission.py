@@ -76,7 +76,7 @@ def withdraw(
     return None
 
 
-def retry_after_ms(tenant: Tenant, reason: EndReason, now_ns: int) -> int:
+def retry_after_ms(tenant: Tenant, ledger: Ledger, reason: EndReason, now_ns: int) -> int:
     """Time after which a retry of a rejected request is useful: the time in which the tenant's own leases serve half
     of its jobs.
 
@@ -86,4 +86,4 @@ def retry_after_ms(tenant: Tenant, reason: EndReason, now_ns: int) -> int:
         return DRAIN_RETRY_MS
     if reason not in _RETRYABLE:
         return 0
-    return min(_MAX_RETRY_MS, max(_MIN_RETRY_MS, work_ns(tenant, now_ns) // 2 // MS))
+    return min(_MAX_RETRY_MS, max(_MIN_RETRY_MS, work_ns(tenant, ledger.kernels, now_ns) // 2 // MS))

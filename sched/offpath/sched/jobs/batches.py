@@ -15,13 +15,11 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Copy, CopyBatch
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import Batch, Job, JobHeap, Lease, Tenant
+from offpath.sched.jobs.records import MOST_MEMBERS, Batch, Job, JobHeap, Lease, Tenant
 from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 
-MOST_MEMBERS: Final = 256
-"""Jobs of one batch."""
 PADDING_BYTES: Final = 512
 """What aligning the tensors of a batch in its lane may take: 64 bytes for each of eight."""
 End = Callable[[Job, JobState, EndReason, int, int, int], None]

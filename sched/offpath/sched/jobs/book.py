@@ -410,7 +410,7 @@ class JobBook:
             lease_id = job.placement.lease
             lease = ledger.leases.get(lease_id)
             generation = lease.generation if lease is not None else 0
-        wait_ms = retry_after_ms(tenant, reason, now_ns) if state is JobState.REJECTED else 0
+        wait_ms = retry_after_ms(tenant, ledger, reason, now_ns) if state is JobState.REJECTED else 0
         stages = job.stages(now_ns, started_ns, finished_ns)
         ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
         if was_queued:

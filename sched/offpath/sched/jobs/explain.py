@@ -78,7 +78,7 @@ def explain(
 def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
     tenant = ledger.tenants[job.demand.tenant]
     ahead = _ahead(job, ledger)
-    estimate = ends_in_ns(job, tenant, now_ns)
+    estimate = ends_in_ns(job, tenant, ledger.kernels, now_ns)
     where = f"queued for {_ms(now_ns - job.accepted_ns)}"
     waits = _waits_for_others(job, tenant, ledger, now_ns)
     return Explanation(where, waits or obstacles(job, tenant, ledger, gpus, now_ns), ahead, estimate)
@@ -240,7 +240,7 @@ def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unb
         text = f"the daemon may have {settings.max_jobs} jobs unanswered; now it has {ledger.unanswered}"
         return text, (Unblocker.JOB_ENDS, Unblocker.CONFIGURATION)
     if reason is EndReason.DEADLINE_UNREACHABLE and tenant is not None:
-        return _unreachable(ended, tenant, now_ns)
+        return _unreachable(ended, tenant, ledger, now_ns)
     if reason is EndReason.DEADLINE_PASSED:
         return _expired(ended, ledger, now_ns), (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
     text, unblockers = _ENDS[reason]
@@ -263,7 +263,7 @@ def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
     return f"{text}; its kernel still runs and keeps lane {job.placement.lane} until it ends{limit}"
 
 
-def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
+def _unreachable(ended: Ended, tenant: Tenant, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
     """Evaluate the same request now: it is accepted once the jobs ahead of it leave enough time."""
     again = Job(
         _LAST, 0, 0, Demand(_LAST, ended.tenant, ended.share, ended.payload_bytes), ended.kernel, ended.priority,
@@ -272,7 +272,7 @@ def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[
     text = f"its budget of {ended.budget_ms} ms was less than the estimated time to its end"
     if not is_unreachable(again, tenant, now_ns):
         return f"{text}; submitted now, it would be accepted", (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
-    ends_ns = ends_in_ns(again, tenant, now_ns)
+    ends_ns = ends_in_ns(again, tenant, ledger.kernels, now_ns)
     if ends_ns is not None:
         text += f"; submitted now, it would end in about {_ms(ends_ns)}"
     text += "; it is accepted when that is within its budget, or a lane that can run it is idle"

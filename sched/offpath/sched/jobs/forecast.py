@@ -3,18 +3,21 @@
 Jobs are ordered by priority, then by age. Each goes to the lease where it can start first. The kernels of one lease
 start in that order, at most one per lane and with Σ R ≤ α. A kernel's run time is that of its last runs
 (`offpath.sched.jobs.service`); without history it is 0. A lease that is being opened counts as open. Both make a
-forecast too early rather than too late, so that no job is refused that would have met its deadline.
+forecast too early rather than too late, so that no job is refused that would have met its deadline. Jobs that batch
+count as launches of full batches, which is too early too if their batches are not full.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import Final
 
 from offpath.sched.gpu.policy import Demand, share_in
-from offpath.sched.jobs.records import Job, Lease, Tenant
+from offpath.sched.jobs.events import Kernel
+from offpath.sched.jobs.records import MOST_MEMBERS, Job, Lease, QueueKind, Tenant
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
 
@@ -105,22 +108,54 @@ class _Line:
             return share_in(demand, self.view)
         return demand.share if demand.share <= self.alpha and not self.view.others else 0
 
-    def seat(self, job: Job, share: int, paces: _Paces) -> None:
-        """Schedule the job, which needs ``share`` here, at its earliest start, unless it has expired by then."""
+    def seat(self, job: Job, share: int, paces: _Paces) -> bool:
+        """Schedule the job, which needs ``share`` here, at its earliest start. False: it has expired by then."""
         start_ns = self.earliest_ns(share)
         if job.is_due(paces.now_ns + start_ns):
-            return
+            return False
         self.start_ns = start_ns
         running = self.running
         while running and running[0][0] <= start_ns:
             self.free += 1
             self.room += running.pop(0)[1]
         self._run(start_ns + paces[job.kernel], share)
+        return True
 
     def _run(self, end_ns: int, share: int) -> None:
         insort(self.running, (end_ns, share))
         self.free -= 1
         self.room -= share
+
+
+class _Seated:
+    """The batches that are scheduled and still take rows: at most one for each queue. ``kernels``: those served."""
+
+    __slots__ = ("_batches", "_kernels")
+
+    def __init__(self, kernels: Mapping[int, Kernel]) -> None:
+        self._kernels = kernels
+        self._batches: dict[QueueKind, tuple[int, int]] = {}
+        """The rows that it still takes, and its start in ns from now."""
+
+    def join(self, job: Job) -> int | None:
+        """The start of the batch that takes the job, with its rows; None: the job starts a launch of its own."""
+        left, start_ns = self._batches.get(job.queue_kind, (0, 0)) if job.stack else (0, 0)
+        if not job.stack or left < job.rows:
+            return None
+        self._batches[job.queue_kind] = left - job.rows, start_ns
+        return start_ns
+
+    def lead(self, job: Job, start_ns: int) -> None:
+        """The job is scheduled; jobs behind it in its queue may share its launch."""
+        if job.stack:
+            self._batches[job.queue_kind] = _batch_rows(self._kernels, job.kernel) - job.rows, start_ns
+
+
+def _batch_rows(kernels: Mapping[int, Kernel], kernel: int) -> int:
+    """Rows of a full batch of jobs with one row each; 1 if the kernel does not batch."""
+    served = kernels.get(kernel)
+    batching = served.batching if served is not None else None
+    return min(batching.max_rows, MOST_MEMBERS) if batching is not None else 1
 
 
 def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
@@ -149,17 +184,18 @@ def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
         return False
     if _work_ends_ns(tenant, leases, share, job.priority, paces) > latest_ns:
         return True
-    return _start_ns(job, tenant, leases, paces, latest_ns) > latest_ns
+    return _start_ns(job, tenant, leases, paces, _Seated({}), latest_ns) > latest_ns
 
 
-def ends_in_ns(job: Job, tenant: Tenant, now_ns: int) -> int | None:
-    """Time until a queued or new job would end, in ns from now; None if unknown or without a lease for it."""
+def ends_in_ns(job: Job, tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int | None:
+    """Time until a queued or new job would end, in ns from now; None if unknown or without a lease for it. ``kernels``:
+    those served."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE]
     is_there = any(share_in(job.demand, held.view) and held.state is LeaseState.WARM for held in leases)
     if not paces[job.kernel] or not is_there:
         return None
-    return _start_ns(job, tenant, leases, paces) + paces[job.kernel]
+    return _start_ns(job, tenant, leases, paces, _Seated(kernels)) + paces[job.kernel]
 
 
 def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> int | None:
@@ -172,16 +208,17 @@ def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> i
     return _Line(lease, paces, until=job).earliest_ns(job.share) + paces[job.kernel]
 
 
-def work_ns(tenant: Tenant, now_ns: int) -> int:
+def work_ns(tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int:
     """Time that the tenant's warm leases need for all its jobs, queued and on lanes; each kind of job runs as many at a
-    time as its R and the lanes allow. 0 if unknown. Takes about 0.2 µs per lease and per job on a lane."""
+    time as its R and the lanes allow, and in full batches if its kernel batches. ``kernels``: those served. 0 if unknown. Takes about 0.2 µs per lease and per job on a lane."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state is LeaseState.WARM]
     abreast = _Abreast(leases)
     total_ns = counted = 0
     for (_, kernel, share, _), count in islice(tenant.waiting.items(), _CLASSES):
         counted += count
-        total_ns += count * paces[kernel] // abreast[share]
+        launches = -(-count // _batch_rows(kernels, kernel))
+        total_ns += launches * paces[kernel] // abreast[share]
     if counted < tenant.queued:
         total_ns = total_ns * tenant.queued // counted
     for lease in leases:
@@ -219,7 +256,9 @@ def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int
     return work // sum(lease.view.alpha for lease in leases) - longest_ns
 
 
-def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enough_ns: int = _NEVER_NS) -> int:
+def _start_ns(
+    job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, batches: _Seated, enough_ns: int = _NEVER_NS
+) -> int:
     """Time until the job would start, in ns from now. Above ``enough_ns`` any number not greater than that time may be
     returned."""
     share, turn = job.demand.share, (-job.priority, job.accepted_ns, job.job)
@@ -231,11 +270,16 @@ def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enou
                 break
             if (ahead.demand.is_restricted or ahead.stack) and enough_ns < _NEVER_NS:
                 continue  # where it runs, or with which others, is not certain, so it may not delay this job
+            if batches.join(ahead) is not None:
+                continue
             line = _earliest(lines, ahead.demand)
-            if line is not None:
-                line.seat(ahead, line.holds(ahead.demand), paces)
+            if line is not None and line.seat(ahead, line.holds(ahead.demand), paces):
+                batches.lead(ahead, line.start_ns)
                 if ahead.demand.share <= share and line.start_ns > enough_ns:
                     return line.start_ns  # later jobs of at least this size start later
+    joined_ns = batches.join(job)
+    if joined_ns is not None:
+        return joined_ns
     return min(line.earliest_ns(need) for line in lines if (need := line.holds(job.demand)))
 
 

@@ -13,6 +13,8 @@ from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 MS = 1_000_000
+MOST_MEMBERS = 256
+"""Jobs of one batch."""
 QueueKind = tuple[Any, ...]
 """What jobs of one queue have in common: the kind of their demand; if they batch, also their kernel and stack."""
 
