@@ -40,10 +40,10 @@ class Stage:
     def close(self) -> None:
         self._leave.__exit__(None, None, None)
 
-    def requester(self, tenant: str) -> SimRequester:
+    def requester(self, tenant: str, slots: int = 2) -> SimRequester:
         """One that has its session and submits nothing of its own."""
         made = SimRequester(self.world, len(self.world.requesters) + 1, tenant)
-        made.left, made.cancels, made.slots_wanted = 1, 0.0, 2
+        made.left, made.cancels, made.slots_wanted = 1, 0.0, slots
         made._may_fill = False
         self.world.requesters.append(made)
         self.until(lambda: made.session is not None and bool(made._kernels))
@@ -57,7 +57,7 @@ class Stage:
         raise AssertionError("it never came")
 
     def submit(
-        self, requester: SimRequester, kernel: str, *, budget_ms: int = 0, is_idempotent: bool = False
+        self, requester: SimRequester, kernel: str, *, budget_ms: int = 0, is_idempotent: bool = False, rows: int = 2
     ) -> Request:
         session, slots = requester.session, requester._slots
         assert session is not None
@@ -65,7 +65,7 @@ class Stage:
         payload = bytes(range(90))
         arrays = [np.frombuffer(payload, np.uint8)]
         if kernel == batches.NAME:
-            payload = batches.payload_of(len(slots.waiters).to_bytes(12, "little"), 2)
+            payload = batches.payload_of(len(slots.waiters).to_bytes(12, "little"), rows)
             arrays = [batches.array_of(payload)]
         made = Request(requester, session.memory, -1, 0, kernel, payload, is_idempotent, budget_ms * MS)
         made.slot = slots.fill(

@@ -207,28 +207,32 @@ class Recovery:
         lease = daemon.requests.book.ledger.lease_of(link.lease, link.generation)
         if lease is None:
             return
-        placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
-        for job in placed:
-            if job.is_follower:
-                continue
-            if job.batch is not None:
-                self._batch_back(job.batch, link)
-                continue
-            if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: the copy is not needed
-                daemon.requests.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
-                continue
-            ref = daemon.requests.answers.refs.get(job.job) or daemon.requests.answers.leaving.get(job.job)
-            if ref is None:
-                continue
-            if link.last_job == job.job or not job.is_running:
-                link.ref = ref
-            if job.is_copying:
-                daemon.requests.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
-            elif not job.is_running:
-                self._copy_again(ref, link)
-            elif link.last_job != job.job:
-                self._never_launched(job, ref, link)
+        # An event may give the lane to another job at once, so nothing of the former one follows it.
+        on_lane = (job for job in lease.occupants if job.placement is not None and job.placement.lane == link.lane)
+        leader = next(on_lane, None)
+        if leader is not None and leader.batch is not None:
+            self._batch_back(leader.batch, link)
+        elif leader is not None:
+            self._job_back(leader, link)
         daemon.host.reattachment.scrub_again(link)
+
+    def _job_back(self, job: Job, link: LaneConnection) -> None:
+        """The lane holds a job of its own."""
+        daemon = self._daemon
+        if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: the copy is not needed
+            daemon.requests.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
+            return
+        ref = daemon.requests.answers.refs.get(job.job) or daemon.requests.answers.leaving.get(job.job)
+        if ref is None:
+            return
+        if link.last_job == job.job or not job.is_running:
+            link.ref = ref
+        if job.is_copying:
+            daemon.requests.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
+        elif not job.is_running:
+            self._copy_again(ref, link)
+        elif link.last_job != job.job:
+            self._never_launched(job, ref, link)
 
     def _batch_back(self, batch: Batch, link: LaneConnection) -> None:
         """The lane holds a batch. Members that were answered since keep their rows until its launch or copy ends."""
@@ -252,6 +256,8 @@ class Recovery:
                 loop.dispatch(events.SlotLost(job.job))
             if batch.members:
                 loop.dispatch(events.LaunchFailed(batch.members[0].job, batch.members[0].attempt))
+        elif in_lane is None:
+            daemon.host.lanes.worker_gone(link, "its batch is not known: the tensors of its members do not stack")
         else:
             link.ref = answers.refs.get(leader.job) or answers.leaving.get(leader.job)
             link.batch = in_lane

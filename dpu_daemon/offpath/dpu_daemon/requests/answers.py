@@ -81,7 +81,7 @@ class Answers:
 
     def take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Handle the result of a launch; ``ref``: its job, or a member of its batch. Raises: HostMessageError."""
-        if link.batch is not None:
+        if link.batch is not None and link.batch.leader == result.job:
             self._batches.take(link.batch, link, result)
         else:
             self._take(ref, link, result)
@@ -126,13 +126,13 @@ class Answers:
         link.resent = 0
         # Before `take`: a launch that follows from this result must not look like one that was lost.
         self._workers.lane_is_back(link)
-        if result.generation != link.generation or self._batches.take_again(result):
+        if result.generation != link.generation or not self._workers.holds(link) or self._batches.take_again(result):
             return
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
-        if link.batch is not None:
+        if link.batch is not None and link.batch.leader == result.job:
             self._batches.take(link.batch, link, result)
-        elif ref is not None:
-            self.take(ref, link, result)
+        elif ref is not None:  # the lane may hold a later batch already
+            self._take(ref, link, result)
 
     def give_up_unwritten(self) -> None:
         """No worker holds these results: answer that the jobs ran with an unknown outcome."""

@@ -210,7 +210,8 @@ def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> i
 
 def work_ns(tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int:
     """Time that the tenant's warm leases need for all its jobs, queued and on lanes; each kind of job runs as many at a
-    time as its R and the lanes allow, and in full batches if its kernel batches. ``kernels``: those served. 0 if unknown. Takes about 0.2 µs per lease and per job on a lane."""
+    time as its R and the lanes allow, and in full batches if its kernel batches. ``kernels``: those served. 0 if
+    unknown. Takes about 0.2 µs per lease and per job on a lane."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state is LeaseState.WARM]
     abreast = _Abreast(leases)
