@@ -195,6 +195,8 @@ def draw_setup(random: Random) -> Setup:
         setup.kernels += ("rows",) * (2 * len(setup.kernels))
         setup.requesters += 2
         setup.batch_waits = aside.randrange(3)
+    if aside.random() < 0.15:
+        _let_helpers_reload(setup, aside)
     return setup
 
 
@@ -210,3 +212,18 @@ def _let_results_travel(setup: Setup, random: Random) -> None:
     setup.faults = {"late_results": 0.8, "worker_dies_after": 0.3, "slow_scrub": 0.5}
     if random.random() < 0.5:
         setup.faults["worker_repeats"] = 0.3
+
+
+def _let_helpers_reload(setup: Setup, random: Random) -> None:
+    """Helpers reload often, and the daemon is killed soon after: jobs end while workers that are to be replaced
+    reattach. Leases are many and have several lanes, so replacements overlap."""
+    setup.helpers = 2
+    setup.second_kernels = ("small", "half", "whole", "raises")
+    if not setup.is_batching:
+        setup.kernels = KERNEL_MIXES[0]
+    setup.requesters = 6
+    setup.inline_copies = 0.0
+    setup.leasing |= {"lanes": 3, "max_lanes": 1, "keep_warm_ms": 50}
+    setup.is_durable = True
+    setup.resume_ttl_s = random.choice((0, 0, 60))
+    setup.faults = {"late_copies": 0.8, "helper_reloads": 0.01, "daemon_killed_reloading": 0.5}

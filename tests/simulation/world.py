@@ -211,6 +211,8 @@ class World:
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
             self.may_be_killed("before anything of an event is journalled")
             self.judge.book_heard(event)
+            if isinstance(event, events.KernelsReloaded) and self.happens("daemon_killed_reloading"):
+                self.loop.after(self.short_ns(self.random.choice((0, 1, 20))), ("world",), self._kill_between)
             said = handle(event, now_ns)
             if self.lines is not None:
                 self.log("book: %s", event)
