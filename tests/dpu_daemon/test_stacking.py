@@ -60,12 +60,28 @@ def test_other_dtypes_and_other_dimensions_are_other_stacks(other: RequestHeader
         header(tensor(F32, 0, 3)),
         header(tensor(F32, 2, 3), tensor(U8, 3, offset=24)),
         header(tensor(F32, 4, 3), tensor(F32, 4, 3)),
+        header(tensor(U8, 4, 3), tensor(U8, 4, 3, offset=11), payload_bytes=64),
+        header(tensor(U8, 4, 3, offset=20), tensor(U8, 4, 0, offset=8), tensor(U8, 4, 6), payload_bytes=64),
         header(tensor(F32, 2, 3), flags=FLAG_PAYLOAD_CRC),
     ],
-    ids=["no tensors", "no dimensions", "no rows", "other rows", "one memory twice", "checksum"],
+    ids=[
+        "no tensors",
+        "no dimensions",
+        "no rows",
+        "other rows",
+        "one memory twice",
+        "one byte in two",
+        "last and first",
+        "checksum",
+    ],
 )
 def test_what_does_not_stack(alone: RequestHeader) -> None:
     assert stacking.stack_of(alone) == (0, 0)
+
+
+def test_tensors_that_touch_or_have_no_bytes_stack() -> None:
+    touching = header(tensor(U8, 4, 3, offset=12), tensor(U8, 4, 3), tensor(U8, 4, 0, offset=5))
+    assert stacking.stack_of(touching)[0] == 4
 
 
 SHAPES = st.lists(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 from math import prod
 from typing import Final
 
@@ -50,10 +51,17 @@ def stack_of(header: RequestHeader) -> tuple[int, int]:
 def _stack_of(packed: bytes, payload_bytes: int) -> tuple[int, int]:
     tensors = unpack_tensors(packed, payload_bytes)
     rows = {tensor.dims[0] if tensor.dims else 0 for tensor in tensors}
-    if len(rows) != 1 or 0 in rows or sum(tensor.nbytes for tensor in tensors) > payload_bytes:
+    if len(rows) != 1 or 0 in rows or _overlap(tensors):
         return NOT_STACKABLE
     digest = blake2b(repr(shape_of(tensors)).encode(), digest_size=8).digest()
     return rows.pop(), int.from_bytes(digest, "little") or 1
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    """True if two tensors have a byte in common. In a batch each would have a copy of its own, so a kernel that writes
+    to one would not change the other; and the tensors of a request might need more room than its payload."""
+    spans = sorted((tensor.offset, tensor.offset + tensor.nbytes) for tensor in tensors if tensor.nbytes)
+    return any(end > start for (_, end), (start, _) in pairwise(spans))
 
 
 def shape_of(tensors: Sequence[Tensor]) -> Shape:
