@@ -114,6 +114,42 @@ def waits_for_nobody(patch: Patch) -> None:
     patch(Batches, "waits", hasty)
 
 
+def lets_a_deadline_end_the_wait_at_once(patch: Patch) -> None:
+    waits = Batches.waits
+
+    def hasty(self: Batches, job: Job, tenant: Tenant, event: events.StackSubmitted, now_ns: int) -> bool:
+        found = waits(self, job, tenant, event, now_ns)
+        if job.deadline_ns:
+            job.ripe_ns = now_ns
+        return found
+
+    patch(Batches, "waits", hasty)
+
+
+def waits_past_deadlines(patch: Patch) -> None:
+    waits = Batches.waits
+
+    def patient(self: Batches, job: Job, tenant: Tenant, event: events.StackSubmitted, now_ns: int) -> bool:
+        found = waits(self, job, tenant, event, now_ns)
+        kernel = self._ledger.kernels.get(job.kernel)
+        if found and kernel is not None and kernel.batching is not None:
+            job.ripe_ns = now_ns + kernel.batching.delay_ns
+        return found
+
+    patch(Batches, "waits", patient)
+
+
+def waits_longer_than_the_delay(patch: Patch) -> None:
+    waits = Batches.waits
+
+    def slow(self: Batches, job: Job, tenant: Tenant, event: events.StackSubmitted, now_ns: int) -> bool:
+        found = waits(self, job, tenant, event, now_ns)
+        job.ripe_ns += (job.ripe_ns - now_ns) // 2
+        return found
+
+    patch(Batches, "waits", slow)
+
+
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
@@ -129,5 +165,8 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (takes_more_rows_than_the_kernel, "more rows than allowed"),
         (lets_an_answered_member_end_the_launch_of_the_others, "nothing overran"),
         (waits_for_nobody, "it should wait for others|nobody looks when a batch|needs nothing"),
+        (lets_a_deadline_end_the_wait_at_once, "it should wait for others|needs nothing"),
+        (waits_past_deadlines, "nobody looks when a batch|need is not filed|has a free lane for the queued"),
+        (waits_longer_than_the_delay, "nobody looks when a batch|need is not filed|has a free lane for the queued"),
     )
 }

@@ -78,6 +78,7 @@ class Shadow:
         self._must: set[int] = set()
         self._submitted: ShadowJob | None = None
         self._is_reload = False
+        self.longest_run_ns = 0
 
     # -- facts ----------------------------------------------------------------------------------------------------
     def before(self, event: events.Event, now_ns: int) -> None:
@@ -260,6 +261,7 @@ class Shadow:
         found = self._running(event.job)
         if found is not None and found[0].opened.generation == event.generation:
             lease, lane, occupant = found
+            self.longest_run_ns = max(self.longest_run_ns, self.now_ns - occupant.job.way[3])
             self.free(lease, lane)
             self.served.add(occupant.job.tenant)
             failed = dict(event.failed) if isinstance(event, events.BatchResult) else {}

@@ -25,7 +25,11 @@ def stacked(shadow: Shadow, job: ShadowJob, event: events.StackSubmitted) -> Non
     batching = shadow.offered_kernels.batching.get(job.event.kernel)
     if batching is not None and event.stack and 0 < event.rows < batching.max_rows:
         job.stack, job.rows = event.stack, event.rows
-        job.ripe_by_ns = shadow.now_ns + batching.delay_ns
+        job.ripe_by_ns = job.ripe_from_ns = shadow.now_ns + batching.delay_ns
+        if job.event.deadline_ns:  # the usual run time is at most the longest
+            latest_ns = job.event.deadline_ns - batching.delay_ns
+            job.ripe_from_ns = max(shadow.now_ns, min(job.ripe_by_ns, latest_ns - shadow.longest_run_ns))
+            job.ripe_by_ns = max(shadow.now_ns, min(job.ripe_by_ns, latest_ns))
 
 
 def group_of(shadow: Shadow, job: ShadowJob) -> list[ShadowJob]:
@@ -56,7 +60,8 @@ def is_surely_ripe(shadow: Shadow, job: ShadowJob) -> bool:
 
 def is_maybe_ripe(shadow: Shadow, job: ShadowJob) -> bool:
     """A deadline may end the wait before the delay does; when, depends on run times that nobody else estimates."""
-    return is_surely_ripe(shadow, job) or any(mate.event.deadline_ns for mate in group_of(shadow, job))
+    soonest_ns = min(mate.ripe_from_ns for mate in group_of(shadow, job))
+    return is_surely_ripe(shadow, job) or soonest_ns <= shadow.now_ns
 
 
 def judge_copy(shadow: Shadow, command: Copy | CopyBatch) -> None:

@@ -61,6 +61,8 @@ class ShadowJob:
     """Jobs of a kernel with the same number may share a launch; 0: it has its own."""
     ripe_by_ns: int = 0
     """When it has waited for others as long as it may."""
+    ripe_from_ns: int = 0
+    """Before this its deadline does not end the wait."""
     way: list[int] = field(default_factory=list)
     """When it was accepted, and when its last attempt was placed, copied and launched, as far as it came."""
 

@@ -183,6 +183,16 @@ def test_a_member_cancelled_during_the_copy_is_left_out_and_the_others_are_copie
     assert harness.send(18, events.CopyDone(2, 1)) == (launch(2, 0, attempt=1),)
 
 
+def test_members_that_leave_during_the_copy_are_closed_up_once(harness: Harness) -> None:
+    for job in (1, 2, 3, 4):
+        harness.stack(10, job)
+    assert harness.tick(15) == (copy_batch(0, (1, 0), (2, 1), (3, 2), (4, 3), rows=4),)
+    for job in (1, 3):
+        assert [type(each) for each in harness.send(16, events.CancelRequested(job))] == [Answer]
+    assert harness.send(17, events.CopyDone(1, 0)) == (copy_batch(0, (2, 0), (4, 1), rows=2, attempt=1),)
+    assert harness.send(18, events.CopyDone(2, 1)) == (launch(2, 0, attempt=1),)
+
+
 def test_the_last_member_of_a_batch_goes_on_as_a_job_of_its_own(harness: Harness) -> None:
     harness.stack(10, 1)
     harness.stack(10, 2)
@@ -205,6 +215,22 @@ def test_a_member_that_expires_while_the_batch_waits_for_share_is_never_launched
     assert harness.tick(30) == (expired, Copy(1, 1, 1, 1))
     assert harness.send(31, events.CopyDone(1, 1)) == ()
     assert launch(1, 1, attempt=1) in harness.result(32, 902, 1)
+
+
+def test_members_that_leave_while_the_batch_waits_for_share_are_closed_up_with_two_copies() -> None:
+    """The first that leaves begins a copy. Those that leave in the same event are closed up when it has ended."""
+    half = events.Kernel(2, 14, "half")
+    harness = Harness(SETTINGS, PLAIN, half, BATCHED)
+    harness.run(1, 902, kernel=2)
+    for job in (1, 2, 3, 4, 5):
+        harness.stack(10, job, by_ms=30 if job < 4 else 0)
+    harness.tick(15)
+    harness.send(16, events.CopyDone(1, 0))
+    (copy,) = [each for each in harness.tick(30) if not isinstance(each, Answer)]
+    assert isinstance(copy, CopyBatch)
+    assert harness.send(31, events.CopyDone(copy.job, copy.attempt)) == (
+        copy_batch(1, (4, 0), (5, 1), rows=2, attempt=1),
+    )
 
 
 def test_a_member_cancelled_after_the_launch_is_answered_and_the_others_complete(harness: Harness) -> None:
