@@ -346,6 +346,7 @@ class Judge:
         promise(request is not None, f"a result is copied to slot {slot}, which waits for none")
         assert request is not None
         promise(source.owner.tenant == request.requester.tenant, f"{request} gets a result out of {source.owner}")
+        promise(request.starts, f"{request} gets a result and has not started")
         return request
 
     def copy_lands(self, flight: Flight) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from offpath.bindings.wire import control
-from offpath.sched.jobs.snapshot import snapshot
 
 from .channels import HostEnd
 from .requesters import MS
@@ -29,7 +28,6 @@ ENOUGH = 30_000
 
 def kill_daemon(world: World) -> None:
     if world.channel is not None:
-        world._last_book = snapshot(world.daemon.requests.book)
         world.kill_daemon()
 
 

@@ -77,9 +77,9 @@ def places(patch: str, root: Path) -> dict[Path, tuple[str, str]]:
     return texts
 
 
-def rare_patches() -> list[Path]:
-    """Those that drawn schedules meet in many thousands only."""
-    return sorted((BUGS / "rare").glob("*.patch"))
+def rare_patches(found_by: str = "") -> list[Path]:
+    """Those that drawn schedules meet in many thousands only; ``found_by``: those found by a Blow, or by a Case."""
+    return [patch for patch in sorted((BUGS / "rare").glob("*.patch")) if f"\n{found_by}" in patch.read_text()]
 
 
 def hunt(patch: Path, folder: Path, most: int) -> Hunt:
@@ -128,18 +128,36 @@ def hunt_moments(patch: Path, folder: Path) -> str | None:
     return done.stdout.splitlines()[0] if done.returncode else None
 
 
+def hunt_case(patch: Path, folder: Path) -> str | None:
+    """Run the written case that the patch names with the bug: what failed there. Raises: PatchFailed."""
+    case = next(line for line in patch.read_text().splitlines() if line.startswith("Case: "))
+    name = case.removeprefix("Case: ")
+    done = _run_with(patch, folder, "pytest", "-q", "-p", "no:cacheprovider", "--no-header", f"tests/simulation/{name}")
+    if done.returncode and "1 failed" not in done.stdout:
+        raise PatchFailed(f"{patch.stem}: {done.stdout[-2000:]}")
+    return done.stdout.splitlines()[-2] if done.returncode else None
+
+
 def _lived_with(patch: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = _run_with(patch, folder, "tests.simulation.run", *arguments, "--packages", str(folder / patch.stem))
+    if not done.stdout:
+        raise PatchFailed(f"{patch.stem}: {done.stderr[-2000:]}")
+    return done
+
+
+def _run_with(patch: Path, folder: Path, *module: str) -> subprocess.CompletedProcess[str]:
+    """Run a module with a copy of the sources that has the bug."""
     root = folder / patch.stem
     for role in ROLES:
         shutil.copytree(ROOT / role, root / role, ignore=shutil.ignore_patterns("__pycache__"))
     apply(patch.read_text(), root)
     path = os.pathsep.join(str(root / role) for role in ROLES)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.run", *arguments, "--packages", str(root)],
+        [sys.executable, "-m", *module],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OFFPATH_PURE": "1"},
         capture_output=True, text=True, timeout=HUNG_S, check=False,
     )  # fmt: skip
     shutil.rmtree(root)
-    if done.returncode not in (0, 1) or not done.stdout:
+    if done.returncode not in (0, 1):
         raise PatchFailed(f"{patch.stem}: {done.stderr[-2000:]}")
     return done

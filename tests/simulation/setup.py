@@ -195,6 +195,10 @@ def draw_setup(random: Random) -> Setup:
         setup.kernels += ("rows",) * (2 * len(setup.kernels))
         setup.requesters += 2
         setup.batch_waits = aside.randrange(3)
+        if aside.random() < 0.3:
+            setup.faults["daemon_killed_batching"] = 0.1
+    if aside.random() < 0.3:
+        setup.faults["reloads_unseen"] = 0.3
     if aside.random() < 0.15:
         _let_helpers_reload(setup, aside)
     return setup
@@ -226,4 +230,4 @@ def _let_helpers_reload(setup: Setup, random: Random) -> None:
     setup.leasing |= {"lanes": 3, "max_lanes": 1, "keep_warm_ms": 50}
     setup.is_durable = True
     setup.resume_ttl_s = random.choice((0, 0, 60))
-    setup.faults = {"late_copies": 0.8, "helper_reloads": 0.01, "daemon_killed_reloading": 0.5}
+    setup.faults = {"late_copies": 0.8, "helper_reloads": 0.01, "daemon_killed_reloading": 0.5, "reloads_unseen": 0.1}

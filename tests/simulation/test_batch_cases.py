@@ -9,7 +9,6 @@ import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.dpu_daemon.operation import recovery
-from offpath.sched.jobs.snapshot import snapshot
 
 from .judge import Request
 from .requesters import MS, SimRequester
@@ -32,7 +31,6 @@ def requester_of(stage: Stage, slots: int) -> SimRequester:
 
 
 def kill_daemon(stage: Stage, pause_ms: int = 0) -> None:
-    stage.world._last_book = snapshot(stage.world.daemon.requests.book)
     stage.world.kill_daemon()
     stage.world.stand_still(pause_ms * MS)
 

@@ -10,7 +10,6 @@ import pytest
 from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.sched.jobs.snapshot import snapshot
 
 from . import host as host_module
 from .requesters import MS
@@ -125,7 +124,6 @@ def test_an_order_to_kill_that_met_no_helper_is_given_when_it_is_back(tmp_path: 
         stage.until(lambda: requests[0].is_taken)
         (ends_ns,) = [lease.watch_ns for lease in world.daemon.requests.book.ledger.leases.values()]
         until(stage, ends_ns - 20 * MS)
-        world._last_book = snapshot(world.daemon.requests.book)
         world.kill_daemon()
         world.helper.be_silent(True)
         stage.until(lambda: any(lease.lost for lease in world.daemon.requests.book.ledger.leases.values()))

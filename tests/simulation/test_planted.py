@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import SIZE
-from .planted import ROLES, ROOT, Campaign, PatchFailed, apply, hunt, patches, places, rare_patches
+from .planted import ROLES, ROOT, Campaign, PatchFailed, apply, hunt, hunt_case, patches, places, rare_patches
 
 MOST = {"quick": 1_200, "ci": 2_000, "full": 5_000}[SIZE]
 """Schedules: the bug that is hardest to find shows itself about seed 1 000. Which seed finds a bug is luck, and moves
@@ -29,9 +29,20 @@ def test_the_simulation_finds_every_planted_bug(tmp_path: Path) -> None:
     Campaign("simulation", "planted.txt", MOST, SAMPLE, HUNTED_IN, hunt).run(chosen, tmp_path)
 
 
+@pytest.mark.not_fast("it runs patched copies of the sources")
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", rare_patches("Case: "), ids=lambda patch: patch.stem)
+def test_a_bug_too_rare_for_drawn_schedules_shows_in_a_written_case(patch: Path, tmp_path: Path) -> None:
+    assert hunt_case(patch, tmp_path)
+
+
 def test_every_planted_bug_fits_the_code() -> None:
     for patch in [*patches(), *rare_patches()]:
         assert places(patch.read_text(), ROOT), patch.name
+
+
+def test_every_rare_bug_names_a_blow_or_a_case() -> None:
+    assert sorted([*rare_patches("Blow: "), *rare_patches("Case: ")]) == rare_patches()
 
 
 def test_a_planted_bug_that_no_longer_fits_fails(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -170,6 +170,7 @@ class World:
     def kill_daemon(self) -> None:
         """SIGKILL: everything of the process is gone; its peers see their connections close."""
         self.log("the daemon is killed")
+        self._last_book = snapshot(self.daemon.requests.book)
         self.deaths += 1
         self._died_ns = self.loop.now_ns
         self.judge.daemon_died()
@@ -180,6 +181,8 @@ class World:
         for end in list(self.owned):
             end.close()
         self.is_daemon_dying = False
+        if self.happens("reloads_unseen"):
+            self._reload(draw_terms(self.setup, self.random))
         self.loop.after(self.short_ns(self.random.choice((5, 50, 500))), ("world",), self.start_daemon)
 
     def _journal(self) -> tuple[Journal, JobBook | None]:
@@ -196,8 +199,7 @@ class World:
 
     def _make_daemon(self) -> None:
         assert self.channel is not None
-        listener: Any = self.listener
-        channel: Any = self.channel
+        listener, channel = cast("Any", self.listener), cast("Any", self.channel)
         journal, book = self._journal() if self.setup.is_durable else (None, None)
         store: Any = self.manager if journal is not None else None
         self.daemon = Daemon(
@@ -208,11 +210,14 @@ class World:
         self._offer_plugin()
         handle = self.daemon.requests.book_loop.handle
 
+        def kill_soon() -> None:
+            self.loop.after(self.short_ns(self.random.choice((0, 1, 20))), ("world",), self._kill_between)
+
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
             self.may_be_killed("before anything of an event is journalled")
             self.judge.book_heard(event)
             if isinstance(event, events.KernelsReloaded) and self.happens("daemon_killed_reloading"):
-                self.loop.after(self.short_ns(self.random.choice((0, 1, 20))), ("world",), self._kill_between)
+                kill_soon()
             said = handle(event, now_ns)
             if self.lines is not None:
                 self.log("book: %s", event)
@@ -223,6 +228,8 @@ class World:
                     self.counts["plugin_faults" if command.fault else "plugin_answers"] += 1
                 if isinstance(command, commands.CloseLease):
                     self.closing[command.generation] = None
+                if isinstance(command, commands.CopyBatch) and self.happens("daemon_killed_batching"):
+                    kill_soon()
                 self.judge.book_said(command)
             return said
 
@@ -441,7 +448,6 @@ class World:
 
     def _kill_between(self) -> None:
         if self.setup.is_durable and self.channel is not None:
-            self._last_book = snapshot(self.daemon.requests.book)
             self.kill_daemon()
 
     def _kill_worker(self) -> None:
@@ -525,7 +531,6 @@ class World:
             if not loop.step():
                 return False
         except DaemonKilled:
-            self._last_book = snapshot(self.daemon.requests.book)
             self.kill_daemon()
         if self.channel is not None:
             judge.after_step()
