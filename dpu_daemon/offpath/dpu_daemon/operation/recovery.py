@@ -9,21 +9,22 @@ written again. A payload whose header differs from the accepted one ends as RETR
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from offpath.bindings import faults
 from offpath.bindings.errors import HeaderError, RegionError
-from offpath.bindings.ports import CopyCompletion, FabricSession
+from offpath.bindings.ports import CopyCompletion, FabricSession, Memory
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.notify import close_all
 from offpath.dpu_daemon.hosts.batches import lane_batch, parts_of
 from offpath.dpu_daemon.ingress.admission import Admission
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneBatch, LaneConnection
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
 from offpath.dpu_daemon.requests.sessions import Session, memory_name
+from offpath.dpu_daemon.requests.stacking import Part
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.batches import copying
 from offpath.sched.jobs.records import Batch, Job
@@ -230,7 +231,7 @@ class Recovery:
         if job.is_copying:
             daemon.requests.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
         elif not job.is_running:
-            self._copy_again(ref, link)
+            self._copy_again(_part_of(ref), link)
         elif link.last_job != job.job:
             self._never_launched(job, ref, link)
 
@@ -262,7 +263,7 @@ class Recovery:
             link.ref = answers.refs.get(leader.job) or answers.leaving.get(leader.job)
             link.batch = in_lane
             if is_lost or not leader.is_running:
-                self._copy_batch_again(in_lane, link)
+                self._copy_again(parts_of(in_lane), link)
             if is_lost:
                 loop.repeat(
                     commands.Launch(
@@ -270,23 +271,13 @@ class Recovery:
                     )
                 )
 
-    def _copy_again(self, ref: JobRef, link: LaneConnection) -> None:
-        """Have the worker copy the payload that its launch follows. An engine that keeps orders back counts a copy as
-        done when it is ordered, and the order may have died with the former process."""
+    def _copy_again(self, parts: Iterable[tuple[Memory, Part]], link: LaneConnection) -> None:
+        """Have the worker copy what its launch follows. An engine that keeps orders back counts a copy as done when it
+        is ordered, and the order may have died with the former process."""
         copies = self._daemon.requests.copies
-        if not copies.engine.keeps_back or link.memory is None or ref.is_spoilt:
+        if not copies.engine.keeps_back or link.memory is None:
             return
-        fabric = ref.session.fabric
-        source, nbytes = fabric.payload_offset(ref.slot), ref.header.payload_bytes
-        copies.post(fabric.slots, source, link.memory, 0, nbytes, _ignored, None, link.lease)
-        self._daemon.host.lanes.flush_soon()
-
-    def _copy_batch_again(self, batch: LaneBatch | None, link: LaneConnection) -> None:
-        """As `_copy_again`, for a batch."""
-        copies = self._daemon.requests.copies
-        if not copies.engine.keeps_back or link.memory is None or batch is None:
-            return
-        for source, part in parts_of(batch):
+        for source, part in parts:
             copies.post(source, part.source, link.memory, part.target, part.nbytes, _ignored, None, link.lease)
         self._daemon.host.lanes.flush_soon()
 
@@ -301,10 +292,17 @@ class Recovery:
             daemon.requests.book_loop.dispatch(events.SlotLost(job.job))
         else:
             link.ref = ref
-            self._copy_again(ref, link)
+            self._copy_again(_part_of(ref), link)
             daemon.requests.book_loop.repeat(
                 commands.Launch(job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.share)
             )
+
+
+def _part_of(ref: JobRef) -> Iterator[tuple[Memory, Part]]:
+    """The copy of a job without a batch, as `parts_of`."""
+    if not ref.is_spoilt:
+        fabric = ref.session.fabric
+        yield fabric.slots, Part(fabric.payload_offset(ref.slot), 0, ref.header.payload_bytes)
 
 
 def _ignored(context: None, done: CopyCompletion) -> None:

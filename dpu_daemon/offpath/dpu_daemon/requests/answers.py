@@ -19,6 +19,7 @@ from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection, Workers
 from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES, RequestStats
+from offpath.dpu_daemon.requests.results import as_text, check_alive, too_large
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
@@ -94,16 +95,11 @@ class Answers:
             ref.detail = result.inline[:DETAIL_BYTES]
         fabric = ref.session.fabric
         if result.result_bytes > fabric.result_bytes:
-            status, text = result.status, result.inline
-            if status == host.RESULT_OK:
-                status = host.RESULT_TOO_LARGE
-                text = f"the result has {result.result_bytes} bytes; the session allows {fabric.result_bytes}".encode()
-                ref.detail = text[:DETAIL_BYTES]
-            text = text[: fabric.result_bytes]  # the next slot's answer follows in memory
-            result = host.Result(
-                result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
-                text,
-            )  # fmt: skip
+            text = result.inline
+            if result.status == host.RESULT_OK:
+                text = too_large(result.result_bytes, fabric.result_bytes)
+                result = result._replace(status=host.RESULT_TOO_LARGE)
+            result = as_text(ref, result, text)
         elif not result.is_inline and result.result_bytes > link.result_bytes:
             raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
         if ref.fetching is not None:  # the result of an earlier attempt is still being copied into the same slot
@@ -173,15 +169,9 @@ class Answers:
             self.write(held)  # cancelled or expired while its result was copied
         if done.error is not None:  # the requester's memory does not hold the result
             self._ended(ref, link, result, EndReason.COPY_FAILED)
-        elif self._workers.holds(link) and link.connection.has_ended():
-            # A lane's memory is valid only while its worker lives. Bytes copied later may be anything: a helper that
-            # gave up this daemon scrubs, a driver reclaims a dead process's memory.
-            self._workers.worker_gone(link, "its process ended before its result was fetched")
-        elif self._workers.holds(link) and link.connection.death_fileno() < 0:
-            # This channel does not detect the worker's death; a pong proves that it lived until now.
-            self._unproven[link] = ref, result
-            if not self._workers.request_proof(link, ref.job):
-                self._workers.worker_gone(link, "it cannot be pinged after its result was fetched")
+        elif not check_alive(self._workers, link, ref.job):
+            if self._workers.holds(link):
+                self._unproven[link] = ref, result
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._workers.holds(waiting[0]):

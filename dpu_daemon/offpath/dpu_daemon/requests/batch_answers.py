@@ -16,7 +16,7 @@ from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import RESULT_REASON
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.dpu_daemon.requests.inflight import JobRef, LaneBatch, LaneConnection, Member, Workers
-from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES
+from offpath.dpu_daemon.requests.results import as_text, check_alive, too_large
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
@@ -89,7 +89,7 @@ class BatchAnswers:
         for member, ref in live:
             if tensors is None:
                 text = result.inline if result.status != host.RESULT_OK else _not_split(batch.rows)
-                split.results.append((ref, _text(ref, result, text)))
+                split.results.append((ref, as_text(ref, result, text)))
             else:
                 self._give(split, member, ref, tensors)
         self._landed_one(split)
@@ -99,9 +99,9 @@ class BatchAnswers:
         link, result, fabric = split.link, split.result, ref.session.fabric
         share = stacking.share_of(tensors, member.first_row, member.rows)
         if share.nbytes > fabric.result_bytes:
-            text = f"the result has {share.nbytes} bytes; the session allows {fabric.result_bytes}".encode()
+            text = too_large(share.nbytes, fabric.result_bytes)
             split.failed.append((ref.job, EndReason.RESULT_TOO_LARGE))
-            split.results.append((ref, _text(ref, result, text)))
+            split.results.append((ref, as_text(ref, result, text)))
             return
         inline = share.cut(result.inline) if result.is_inline else b""
         split.results.append((ref, _own(result, share, inline)))
@@ -148,16 +148,13 @@ class BatchAnswers:
         split.left -= 1
         if split.left:
             return
-        link, workers, was_fetched = split.link, self._workers, split.was_fetched
+        link = split.link
         if split.has_failed:  # the requesters' memory does not hold the result
             split.reason, split.failed = EndReason.COPY_FAILED, []
             self._ended(split)
-        elif was_fetched and workers.holds(link) and link.connection.has_ended():
-            workers.worker_gone(link, "its process ended before its result was fetched")
-        elif was_fetched and workers.holds(link) and link.connection.death_fileno() < 0:
-            self._unproven[link] = split
-            if not workers.request_proof(link, split.result.job):
-                workers.worker_gone(link, "it cannot be pinged after its result was fetched")
+        elif split.was_fetched and not check_alive(self._workers, link, split.result.job):
+            if self._workers.holds(link):
+                self._unproven[link] = split
         else:
             self._ended(split)
 
@@ -202,7 +199,7 @@ class BatchAnswers:
                 continue
             ref = self._answers.refs[job.job]
             if tensors is None or unwritten.state is not JobState.COMPLETED:
-                ref.result = _text(ref, result, result.inline if result.status != host.RESULT_OK else b"")
+                ref.result = as_text(ref, result, result.inline if result.status != host.RESULT_OK else b"")
             else:
                 share = stacking.share_of(tensors, job.first_row, job.rows)
                 ref.result = _own(result, share, share.cut(result.inline) if result.is_inline else b"")
@@ -216,14 +213,6 @@ def _is_gone(ref: JobRef) -> bool:
 
 def _not_split(rows: int) -> bytes:
     return f"the kernel ran on {rows} rows of several requests; each tensor of its result must have as many".encode()
-
-
-def _text(ref: JobRef, result: host.Result, text: bytes) -> host.Result:
-    """The text in the place of a result, as far as the member's session has room for it."""
-    ref.detail = text[:DETAIL_BYTES]
-    if not ref.session.is_closed:
-        text = text[: ref.session.fabric.result_bytes]  # the next slot's answer follows in memory
-    return result._replace(result_bytes=len(text), is_inline=True, tensors=b"", inline=text)
 
 
 def _own(result: host.Result, share: stacking.Share, inline: bytes) -> host.Result:

@@ -208,23 +208,7 @@ class Batches:
             self._ledger.out.append(copying(batch))
         else:
             leader.batch = None
-            self._ledger.out.append(
-                Copy(leader.job, leader.attempt, leader.placement.lease, leader.placement.lane)
-            )  # fmt: skip
-
-    def launched(self, batch: Batch, now_ns: int) -> None:
-        """The leader is launched, and the others with it."""
-        for job in batch.members[1:]:
-            job.state = JobState.LAUNCHED
-            job.is_running = True
-            job.launched_ns = now_ns
-            job.launches += 1
-
-    def launch_failed(self, batch: Batch) -> None:
-        """The launch message was not sent: nothing of the batch has run."""
-        for job in batch.members[1:]:
-            job.launches -= 1
-            job.is_running = False
+            self._ledger.out.append(Copy(leader.job, leader.attempt, leader.placement.lease, leader.placement.lane))
 
     def ended(self, batch: Batch, event: events.ResultArrived | events.BatchResult, now_ns: int) -> None:
         """The launch has ended: every member gets its rows, or its own reason."""

@@ -327,12 +327,11 @@ class JobBook:
 
     def _launch(self, job: Job, lease: Lease, now_ns: int) -> None:
         assert job.placement is not None
-        job.state = JobState.LAUNCHED
-        job.is_running = True
-        job.launched_ns = now_ns
-        job.launches += 1
-        if job.batch is not None:
-            self.batches.launched(job.batch, now_ns)
+        for each in job.members:
+            each.state = JobState.LAUNCHED
+            each.is_running = True
+            each.launched_ns = now_ns
+            each.launches += 1
         lease.running_share += job.share
         if kernel_ns := self.ledger.settings.kernel_ns:
             self.ledger.watch(lease, now_ns + kernel_ns)
@@ -349,9 +348,9 @@ class JobBook:
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
         if job is None or job.attempt != event.attempt or not job.is_running or job.placement is None:
             return
-        job.launches -= 1
-        if job.batch is not None:
-            self.batches.launch_failed(job.batch)
+        for each in job.members:
+            each.launches -= 1
+            each.is_running = False
         self._stopped(job)
         lease = self.ledger.leases[job.placement.lease]
         self._lose_lane(lease, job.placement.lane, now_ns)
