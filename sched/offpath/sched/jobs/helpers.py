@@ -19,6 +19,17 @@ MOST_FORMER: Final = 64
 
 
 @dataclass(slots=True, eq=False)
+class KnownKernel:
+    """A kernel's number and name, its demand R in percent of a GPU, and the time since which no helper serves it."""
+
+    kernel: int
+    name: str
+    share: int
+    is_served: bool = True
+    gone_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Helper:
     """A helper by name. ``number``: of its connection, never reused; 0: it is not connected, and ``gpus`` is empty.
     ``origin``: the shell's identifier of its process. ``instances``: those that leases on its GPUs may have.

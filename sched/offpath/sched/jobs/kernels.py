@@ -14,9 +14,10 @@ from typing import Final
 from offpath.sched.gpu.policy import Demand
 from offpath.sched.jobs import events
 from offpath.sched.jobs.demands import demand_of
+from offpath.sched.jobs.helpers import KnownKernel
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import Job, JobHeap, KnownKernel, Tenant
+from offpath.sched.jobs.records import Job, JobHeap, Tenant
 from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.states import EndReason, JobState
 

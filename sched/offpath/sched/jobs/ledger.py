@@ -5,8 +5,8 @@ from __future__ import annotations
 from offpath.sched.gpu.policy import DecisionPort, Policy
 from offpath.sched.gpu.registry import decision_port
 from offpath.sched.jobs.commands import Command
-from offpath.sched.jobs.helpers import Helpers
-from offpath.sched.jobs.records import BookSettings, Job, KnownKernel, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.helpers import Helpers, KnownKernel
+from offpath.sched.jobs.records import BookSettings, Job, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL
 from offpath.sched.jobs.timers import Key, Timers
 

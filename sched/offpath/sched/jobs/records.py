@@ -93,17 +93,6 @@ class BookSettings:
 
 
 @dataclass(slots=True, eq=False)
-class KnownKernel:
-    """A kernel's number and name, its demand R in percent of a GPU, and the time since which no helper serves it."""
-
-    kernel: int
-    name: str
-    share: int
-    is_served: bool = True
-    gone_ns: int = 0
-
-
-@dataclass(slots=True, eq=False)
 class Job:
     """One request. Times are 0 until set. ``attempt`` rises each time it goes back to the queue. ``share``: R on the
     GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's.

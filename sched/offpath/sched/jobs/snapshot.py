@@ -31,13 +31,12 @@ from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.demands import Instances
-from offpath.sched.jobs.helpers import Helper
+from offpath.sched.jobs.helpers import Helper, KnownKernel
 from offpath.sched.jobs.records import (
     Batch,
     BookSettings,
     Job,
     JobHeap,
-    KnownKernel,
     Lease,
     PinnedLease,
     Session,
