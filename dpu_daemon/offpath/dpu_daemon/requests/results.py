@@ -1,4 +1,4 @@
-"""What single launches and batches do alike with a worker's result."""
+"""Steps that single launches and batches share when a worker's result arrives."""
 
 from __future__ import annotations
 

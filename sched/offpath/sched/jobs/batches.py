@@ -191,7 +191,7 @@ class Batches:
         if leader in lease.waiting:
             lease.waiting.remove(leader)
         if not (batch.is_ending or batch.members[0].is_running or placement.lane in lease.lost):
-            # None is answered, unless a restart ended the copy.
+            # Only after a restart that ended the copy can further members be answered.
             self._part(batch, [other for other in batch.members if other.state >= FIRST_TERMINAL], now_ns)
             self._start_waiting(lease, now_ns)
         return True
