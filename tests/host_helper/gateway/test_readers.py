@@ -67,6 +67,19 @@ async def test_after_its_death_another_is_started(reader: Reader) -> None:
     assert await reader.run(os.getpid) != pid
 
 
+async def test_one_death_that_several_requests_see_ends_no_later_process(process: ReaderProcess) -> None:
+    tenants = [Reader(process) for _ in range(4)]
+    pid = await tenants[0].run(os.getpid)
+    waiting = [asyncio.ensure_future(each.run(time.sleep, 60.0)) for each in tenants]
+    await asyncio.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, Refused) for each in ended)
+    another = await tenants[0].run(os.getpid)
+    assert another != pid
+    assert {await each.run(os.getpid) for each in tenants} == {another}
+
+
 async def test_one_body_of_a_tenant_at_a_time_also_if_its_client_leaves(process: ReaderProcess) -> None:
     ada, bob = Reader(process), Reader(process)
     await ada.run(os.getpid)

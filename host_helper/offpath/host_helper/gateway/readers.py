@@ -41,17 +41,25 @@ class ReaderProcess:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork would inherit grpc's threads, and tokens
             self._pool = ProcessPoolExecutor(1, context, _begin, (os.getpid(),))
+        pool = self._pool
         try:
-            return self._pool.submit(function, *arguments)
+            future = pool.submit(function, *arguments)
         except (BrokenProcessPool, OSError) as fault:
-            self.lost(fault)
-            raise _no_reader() from None
+            self._lost(pool, fault)
+            raise no_reader() from None
+        future.add_done_callback(lambda ended: self._look(pool, ended))
+        return future
 
-    def lost(self, fault: BaseException) -> None:
-        """The process has died: the next body starts another."""
-        if self._pool is not None:
+    def _look(self, pool: ProcessPoolExecutor, ended: Future[Any]) -> None:
+        """In a thread of the pool's."""
+        if not ended.cancelled() and isinstance(fault := ended.exception(), BrokenProcessPool):
+            self._lost(pool, fault)
+
+    def _lost(self, pool: ProcessPoolExecutor, fault: BaseException) -> None:
+        """The process of this pool has died: the next body starts another."""
+        if self._pool is pool:  # several requests may see one death
+            self._pool = None
             logger.warning("the process that reads long bodies has ended: %s", fault, extra={"code": "gateway_reader"})
-        self.close()
 
     def close(self) -> None:
         """End the process. Idempotent."""
@@ -86,12 +94,12 @@ class Reader:
         future.add_done_callback(ended)
         try:
             return await asyncio.wrap_future(future, loop=loop)
-        except BrokenProcessPool as fault:
-            self._process.lost(fault)
-            raise _no_reader() from None
+        except BrokenProcessPool:
+            raise no_reader() from None
 
 
-def _no_reader() -> Exception:
+def no_reader() -> Exception:
+    """What the client is told when the process has died."""
     return unavailable("the body was not read: the process that reads long ones has ended")
 
 

@@ -2,7 +2,8 @@
 
 Clients without a valid token hold connections open by sending one byte per second, and announce large bodies. A tenant
 of the gateway sends compressed bombs, bodies beyond its bound, heads with two meanings, deeply nested JSON, a million
-arrays of one number and truncated compressed data. The rate is limited: real attackers have machines of their own, the benchmark has two cores.
+arrays of one number and truncated compressed data. The rate is limited: real attackers have machines of their own, the
+benchmark has two cores.
 """
 
 from __future__ import annotations
