@@ -99,6 +99,9 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
             for flags in (0, 1, 2, 3):
                 yield pack_request(request_id=7, kernel_id=3, payload_bytes=4096, tensors=tensors, flags=flags), 4096
         yield pack_request(request_id=(1 << 64) - 1, kernel_id=0, payload_bytes=0), 0
+        for flags in (0, 8, 16, 24):
+            yield pack_request(request_id=7, kernel_id=3, payload_bytes=0, flags=flags, sequence_id=5), 0
+        yield pack_request(request_id=7, kernel_id=3, payload_bytes=0, flags=8), 0
         yield b"", 0
     elif name == "parse_answer":
         for tensors in (b"", _SOME, _FULL):
@@ -109,6 +112,7 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         yield from ((b"", 0), (_SOME, 25), (_SOME, 24), (_FULL, 4096), (_FULL + _SOME, 4096), (_SOME[:-1], 25))
     elif name == "parse_launch":
         yield from ((pack_launch(1, 2, 3, 14, 0, 0, 4096, tensors),) for tensors in (b"", _SOME, _FULL))
+        yield from ((pack_launch(1, 2, 3, 14, 8, 0, 4096, tensors, 5, 6),) for tensors in (b"", _SOME, _FULL))
     elif name == "parse_result":
         for status in range(5):
             yield (pack_result(1, 2, status, 10, 20, 4, True, b"", b"text"),)

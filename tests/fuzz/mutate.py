@@ -116,7 +116,7 @@ def layout(fmt: str) -> tuple[tuple[int, int], ...]:
     return tuple(fields)
 
 
-REQUEST = layout("IHHQIHBBIIQ")
+REQUEST = layout("IHHQIHBBIIQQ")
 ANSWER = layout("IHHQBBHIIIQQQQQQQQ")
 LAUNCH = layout("BBBBIQQIHHQ")
 RESULT = layout("BBBBIQQQQQ")

@@ -92,7 +92,8 @@ def _request(m: Modules) -> Target:
         assert got.payload_bytes <= numbers[0]
         assert got.request_id > 0
         assert len(got.tensors) == got.tensor_count * header.TENSOR_BYTES <= header.MAX_TENSORS * header.TENSOR_BYTES
-        assert not got.flags & ~3
+        assert not got.flags & ~27
+        assert got.sequence_id or not got.flags & header.SEQUENCE_FLAGS
         assert got.flags & header.FLAG_PAYLOAD_CRC or not got.payload_crc
         _in_bounds(header.unpack_tensors(got.tensors, got.payload_bytes), got.payload_bytes)
         fields = got._asdict()
@@ -100,6 +101,7 @@ def _request(m: Modules) -> Target:
         assert data.startswith(header.pack_request(**fields)), "packing it again gives other bytes"
 
     codes = {"short", "magic", "version", "too_many_tensors", "crc", "flags", "payload_bytes", "request_id"}
+    codes |= {"sequence_id"}
     mutate = struct_mutation(REQUEST, header.FIXED_BYTES, has_crc=True)
     return Target(
         "parse_request", run, (errors.HeaderError,), check, mutate, frozenset(codes | _TENSOR_CODES),
@@ -151,7 +153,7 @@ def _launch(m: Modules) -> Target:
     return Target(
         "parse_launch", lambda data, _: m.host.parse_launch(data), (errors.HostMessageError,), check,
         struct_mutation(LAUNCH, host.LAUNCH_BYTES, has_crc=False), frozenset({"short", "launch", "length"}),
-        lambda got: f"{len(got.tensors) // 64} tensors",
+        lambda got: f"{len(got.tensors) // 64} tensors, {'a' if got.sequence else 'no'} sequence",
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ BUGS = [
     ("unpack_tensors", "header", "if want != nbytes:", "if want & 0xFFFFFFFF != nbytes & 0xFFFFFFFF:"),
     ("unpack_tensors", "header", "if offset % known[1]:", "if offset % known[1] and ndim:"),
     ("unpack_tensors", "header", "if ndim > MAX_DIMS or any(dims[ndim:]):", "if any(dims[ndim:]):"),
-    ("parse_launch", "host", "len(message) != _LAUNCH.size + count", "len(message) < _LAUNCH.size + count"),
+    ("parse_launch", "host", "len(message) != at + count", "len(message) < _LAUNCH.size + count"),
     ("parse_result", "host", "status > RESULT_STALE or", ""),
     ("parse_result", "host", "if len(message) < _RESULT.size:", "if not message:"),
     ("parse_result", "host", "(len(inline) != nbytes or nbytes", "(len(inline) < nbytes or nbytes"),

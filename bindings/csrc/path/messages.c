@@ -4,21 +4,36 @@
 enum { KIND_LAUNCH = 1, KIND_RESULT = 2, RESULT_STALE = 4 };
 
 /* -- launch ------------------------------------------------------------------------------------------------------ */
+/* Where the descriptors start, or 0: it is not a launch. */
+static Py_ssize_t launch_tensors_at(const unsigned char *message, Py_ssize_t nbytes)
+{
+    if (nbytes < LAUNCH_BYTES || message[0] != KIND_LAUNCH || message[3] > 1 || load(message + 30, 2))
+        return 0;
+    Py_ssize_t at = LAUNCH_BYTES + message[3] * SEQUENCE_BYTES;
+    if (message[2] > MAX_TENSORS || nbytes != at + message[2] * TENSOR_BYTES)
+        return 0;
+    if (message[3] && !(load(message + LAUNCH_BYTES, 8) && load(message + LAUNCH_BYTES + 8, 8)))
+        return 0;
+    return at;
+}
+
 /* message -> Launch */
 PyObject *path_parse_launch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
+    static const unsigned char none[SEQUENCE_BYTES];
     struct path_state *state = path_ready(module);
     if (!state || !path_count("parse_launch", 1, 1, count))
         return NULL;
     char *bytes;
-    Py_ssize_t nbytes;
-    int fits = PyBytes_AsStringAndSize(args[0], &bytes, &nbytes) == 0 && nbytes >= LAUNCH_BYTES;
-    const unsigned char *message = fits ? (const unsigned char *)bytes : NULL;
-    if (!fits || message[0] != KIND_LAUNCH || message[3] || load(message + 30, 2) || message[2] > MAX_TENSORS
-        || nbytes != LAUNCH_BYTES + message[2] * TENSOR_BYTES) {
+    Py_ssize_t nbytes, at = 0;
+    if (PyBytes_AsStringAndSize(args[0], &bytes, &nbytes) == 0)
+        at = launch_tensors_at((const unsigned char *)bytes, nbytes);
+    if (!at) {
         PyErr_Clear();
         return path_twin(state, TWIN_PARSE_LAUNCH, args, count);
     }
+    const unsigned char *message = (const unsigned char *)bytes;
+    const unsigned char *sequence = message[3] ? message + LAUNCH_BYTES : none;
     PyObject *items[] = {
         path_number(message + 8, 8),
         path_number(message + 16, 8),
@@ -27,7 +42,9 @@ PyObject *path_parse_launch(PyObject *module, PyObject *const *args, Py_ssize_t 
         path_number(message + 1, 1),
         path_number(message + 24, 4),
         path_number(message + 32, 8),
-        PyBytes_FromStringAndSize(bytes + LAUNCH_BYTES, nbytes - LAUNCH_BYTES),
+        PyBytes_FromStringAndSize(bytes + at, nbytes - at),
+        path_number(sequence, 8),
+        path_number(sequence + 8, 8),
     };
     return path_named_tuple(state, LAUNCH, items, sizeof items / sizeof *items);
 }

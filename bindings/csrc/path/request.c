@@ -13,10 +13,12 @@ enum {
     BUDGET_AT = 24,
     PAYLOAD_CRC_AT = 28,
     PAYLOAD_AT = 32,
-    ZEROS_AT = 40,
+    SEQUENCE_AT = 40,
+    ZEROS_AT = 48,
     VERSION = 1,
-    KNOWN_FLAGS = 3,
+    KNOWN_FLAGS = 27,
     FLAG_PAYLOAD_CRC = 2,
+    SEQUENCE_FLAGS = 24,
 };
 static const uint32_t magic = 0x5152464F; /* b"OFRQ" */
 
@@ -37,6 +39,8 @@ static int is_valid(const unsigned char *copied, uint64_t max_payload_bytes)
     uint64_t payload_bytes = load(copied + PAYLOAD_AT, 8);
     if (payload_bytes > max_payload_bytes || (!(flags & FLAG_PAYLOAD_CRC) && load(copied + PAYLOAD_CRC_AT, 4)))
         return 0;
+    if (flags & SEQUENCE_FLAGS && !load(copied + SEQUENCE_AT, 8))
+        return 0;
     return load(copied + ID_AT, 8) && path_are_tensors(copied + FIXED_BYTES, count, payload_bytes);
 }
 
@@ -54,6 +58,7 @@ static PyObject *header_of(struct path_state *state, const unsigned char *copied
         path_number(copied + PAYLOAD_AT, 8),
         path_number(copied + COUNT_AT, 1),
         PyBytes_FromStringAndSize((const char *)copied + FIXED_BYTES, count * TENSOR_BYTES),
+        path_number(copied + SEQUENCE_AT, 8),
     };
     return path_named_tuple(state, REQUEST_HEADER, items, sizeof items / sizeof *items);
 }
@@ -93,16 +98,18 @@ PyObject *path_take_request(PyObject *module, PyObject *const *args, Py_ssize_t 
     return both;
 }
 
-/* request_id, kernel_id, payload_bytes, tensors, flags, demand, priority, budget_ms, payload_crc -> bytes */
+/* request_id, kernel_id, payload_bytes, tensors, flags, demand, priority, budget_ms, payload_crc, sequence_id
+ * -> bytes */
 PyObject *path_pack_request(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     static const struct place before[] = {{ID_AT, 8}, {KERNEL_AT, 4}, {PAYLOAD_AT, 8}};
     static const struct place after[] = {
         {FLAGS_AT, 2}, {DEMAND_AT, 2}, {PRIORITY_AT, 1}, {BUDGET_AT, 4}, {PAYLOAD_CRC_AT, 4},
+        {SEQUENCE_AT, 8},
     };
     enum { TENSORS_ARG = 3, REST = TENSORS_ARG + 1 };
     struct path_state *state = path_ready(module);
-    if (!state || !path_count("pack_request", 3, 9, count))
+    if (!state || !path_count("pack_request", 3, 10, count))
         return NULL;
     unsigned char fixed[FIXED_BYTES] = {0};
     char *tensors = "";

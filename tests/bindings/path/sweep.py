@@ -189,8 +189,8 @@ def tensors(noise: Random) -> Any:
 def packed_requests(module: Any) -> Pair:
     def pair(noise: Random) -> tuple[Outcome, Outcome]:
         args = [number(noise, size) for size in (8, 4, 8)] + [tensors(noise)]
-        args += [number(noise, size) for size in (2, 2, 1, 4, 4)]
-        args = args[: noise.choice((3, 4, 5, 9, 9, 9, 9))]
+        args += [number(noise, size) for size in (2, 2, 1, 4, 4, 8)]
+        args = args[: noise.choice((3, 4, 5, 9, 9, 10, 10))]
         return outcome(module.pack_request, *args), outcome(twins.pack_request, *args)
 
     return pair

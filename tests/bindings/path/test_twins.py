@@ -26,7 +26,7 @@ HEADER_CODES = {
     "tensor_alignment", "short",
 }  # fmt: skip
 REACHED = {
-    "requests": HEADER_CODES | {"flags", "payload_bytes", "request_id"},
+    "requests": HEADER_CODES | {"flags", "payload_bytes", "request_id", "sequence_id"},
     "answers": HEADER_CODES | {"result_bytes", "status"},
     "launches": {"launch", "length", "short"},
     "results": {"result", "length", "short", "inline_length"},
@@ -79,11 +79,12 @@ def test_the_module_is_written_for_the_formats_of_its_twins(module: Any) -> None
 @given(
     st.integers(1, (1 << 64) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, 1 << 40), st.integers(0, 3),
     st.lists(st.tuples(st.sampled_from((1, 3, 5, 7)), st.lists(st.integers(0, 9), max_size=6)), max_size=8),
-    st.integers(0, (1 << 16) - 1), st.integers(0, 255), st.integers(0, (1 << 32) - 1),
+    st.integers(0, (1 << 16) - 1), st.integers(0, 255), st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1),
 )  # fmt: skip
 def test_what_c_packs_c_takes(
-    module: Any, request_id: int, kernel: int, room: int, flags: int, arrays: Any, demand: int, priority: int, crc: int
-) -> None:
+    module: Any, request_id: int, kernel: int, room: int, flags: int, arrays: Any, demand: int, priority: int, crc: int,
+    sequence: int,
+) -> None:  # fmt: skip
     described, at = [], 0
     for dtype, dims in arrays:
         element = {1: 1, 3: 2, 5: 4, 7: 8}[dtype]
@@ -94,12 +95,13 @@ def test_what_c_packs_c_takes(
         at += (nbytes + 63) // 64 * 64
     tensors, payload = pack_tensors(described), at + room
     crc = crc if flags & 2 else 0
-    args = (request_id, kernel, payload, tensors, flags, demand, priority, crc, crc)
+    flags |= (sequence & 3) << 3 if sequence else 0
+    args = (request_id, kernel, payload, tensors, flags, demand, priority, crc, crc, sequence)
     packed = module.pack_request(*args)
     assert packed == pack_request(*args)
     header, checksum = module.take_request(memoryview(packed.ljust(640, b"\1")), 0, payload)
     assert header == RequestHeader(
-        flags, request_id, kernel, demand, priority, crc, crc, payload, len(arrays), tensors
+        flags, request_id, kernel, demand, priority, crc, crc, payload, len(arrays), tensors, sequence
     )  # fmt: skip
     assert type(header) is RequestHeader
     assert checksum == int.from_bytes(packed[124:128], "little")

@@ -54,7 +54,8 @@ def tensors(draw: st.DrawFn) -> tuple[Tensor, ...]:
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[bytes, RequestHeader]:
     packed = pack_tensors(draw(tensors()))
-    flags = draw(st.integers(0, 3))
+    sequence_id = draw(st.one_of(st.just(0), st.integers(1, (1 << 64) - 1)))
+    flags = draw(st.integers(0, 3)) | (draw(st.sampled_from((0, 8, 16, 24))) if sequence_id else 0)
     header = RequestHeader(
         flags,
         draw(st.integers(1, (1 << 64) - 1)),
@@ -66,6 +67,7 @@ def requests(draw: st.DrawFn) -> tuple[bytes, RequestHeader]:
         draw(st.integers(1 << 39, ROOM)),
         len(packed) // TENSOR_BYTES,
         packed,
+        sequence_id,
     )
     fields = {name: getattr(header, name) for name in RequestHeader._fields if name != "tensor_count"}
     return pack_request(**fields), header
@@ -183,11 +185,13 @@ def changed(offset: int, value: bytes, *, packed: bytes | None = None) -> bytes:
         (4, b"\2", "version"),
         (6, b"\4", "flags"),
         (7, b"\1", "flags"),
+        (6, b"\10", "sequence_id"),
+        (6, b"\20", "sequence_id"),
         (8, b"\0", "request_id"),
         (23, b"\11", "too_many_tensors"),
         (28, b"\1", "reserved"),
         (32, b"\x01\x02", "payload_bytes"),
-        *[(at, b"\1", "reserved") for at in (40, 64, 123)],
+        *[(at, b"\1", "reserved") for at in (48, 64, 123)],
         (128, b"\0", "dtype"),
         (128, b"\23", "dtype"),
         (129, b"\7", "dims"),

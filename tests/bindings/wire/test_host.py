@@ -20,6 +20,7 @@ from offpath.bindings.wire.host import (
     RESULT_BYTES,
     RESULT_KERNEL_RAISED,
     RESULT_STALE,
+    SEQUENCE_BYTES,
     Launch,
     Result,
     pack_launch,
@@ -32,7 +33,12 @@ u8, u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64)
 descriptors = st.integers(0, MAX_TENSORS).flatmap(
     lambda n: st.binary(min_size=n * TENSOR_BYTES, max_size=n * TENSOR_BYTES)
 )
-launches = st.builds(Launch, u64, u64, u32, u16, u8, u32, u64, descriptors)
+u64s = st.integers(1, (1 << 64) - 1)
+sequences = st.one_of(st.just((0, 0)), st.tuples(u64s, u64s))
+launches = st.builds(
+    lambda launch, sequence: launch._replace(sequence=sequence[0], sequence_id=sequence[1]),
+    st.builds(Launch, u64, u64, u32, u16, u8, u32, u64, descriptors), sequences,
+)  # fmt: skip
 
 
 def packed_launch(launch: Launch) -> bytes:
@@ -45,6 +51,8 @@ def packed_launch(launch: Launch) -> bytes:
         launch.payload_crc,
         launch.payload_bytes,
         launch.tensors,
+        launch.sequence,
+        launch.sequence_id,
     )
 
 
@@ -102,7 +110,8 @@ GOOD_RESULT = packed_result(Result(1, 2, 0, 3, 4, 6, True, bytes(TENSOR_BYTES), 
         (2, 0, "length"),
         (2, 2, "length"),
         (2, MAX_TENSORS + 1, "length"),
-        (3, 1, "launch"),
+        (3, 1, "length"),
+        (3, 2, "launch"),
         (30, 1, "launch"),
         (31, 1, "launch"),
     ],
@@ -113,6 +122,15 @@ def test_each_broken_rule_of_a_launch_has_its_code(offset: int, value: int, code
     with pytest.raises(HostMessageError) as refused:
         parse_launch(bytes(spoilt))
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("zero", [0, 8])
+def test_a_launch_of_a_sequence_has_its_number_and_its_id(zero: int) -> None:
+    packed = bytearray(pack_launch(1, 2, 3, 4, 0, 0, 100, b"", 5, 6))
+    assert len(packed) == LAUNCH_BYTES + SEQUENCE_BYTES
+    packed[LAUNCH_BYTES + zero] = 0
+    with pytest.raises(HostMessageError, match="sequence"):
+        parse_launch(bytes(packed))
 
 
 @pytest.mark.parametrize(

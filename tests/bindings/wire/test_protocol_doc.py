@@ -91,8 +91,9 @@ def make_tensor(name: str, value: int) -> bytes:
 
 def make_launch(name: str, value: int) -> bytes:
     names = ("job", "generation", "kernel_id", "demand", "flags", "payload_crc", "payload_bytes")
-    assert name in names
-    return host.pack_launch(*(value if each == name else 0 for each in names), b"")
+    assert name in (*names, "is_in_sequence")
+    sequence = int(name == "is_in_sequence")
+    return host.pack_launch(*(value if each == name else 0 for each in names), b"", sequence, sequence)
 
 
 def make_result(name: str, value: int) -> bytes:
@@ -175,14 +176,15 @@ def test_each_named_field_lies_where_the_table_says(name: str) -> None:
             assert made[offset : offset + size] == FIXED[name, field]
         elif field in ("reserved", "crc", "tensor_count"):
             continue
-        elif size == 1 and field in ("is_inline", "is_writable"):
+        elif size == 1 and field in ("is_inline", "is_writable", "is_in_sequence"):
             assert make(field, 1)[offset] == 1
         else:
             assert make(field, number(offset, size))[offset : offset + size] == pattern(offset, size), field
 
 
 def first_named(name: str) -> list[str]:
-    skip = {"magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline", "is_writable"}
+    skip = {"magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline", "is_writable",
+            "is_in_sequence"}  # fmt: skip
     return [row["field"] for row in TABLES[f"struct {name}"] if row["field"] not in skip]
 
 
@@ -228,9 +230,10 @@ def test_dtypes_are_the_table_of_the_code() -> None:
     assert documented == header.DTYPES
 
 
+_REQUEST_FLAGS = ("FLAG_IDEMPOTENT", "FLAG_PAYLOAD_CRC", "FLAG_SEQUENCE_START", "FLAG_SEQUENCE_END")
 CONSTANTS = {
     "immediates": {name: getattr(ports, name) for name in ("IMM_SUBMIT", "IMM_CREDIT", "IMM_CANCEL")},
-    "request flags": {name: getattr(header, name) for name in ("FLAG_IDEMPOTENT", "FLAG_PAYLOAD_CRC")},
+    "request flags": {name: getattr(header, name) for name in _REQUEST_FLAGS},
     "result statuses": {
         name: value for name, value in vars(host).items() if name.startswith("RESULT_") and name != "RESULT_BYTES"
     },

@@ -29,14 +29,15 @@ OTHER_MEANING: Final = {
 STRUCTS: Final[dict[str, tuple[struct.Struct, str]]] = {
     "request": (
         header._REQUEST,
-        "magic version flags request_id kernel_id R priority tensors budget_ms payload_crc payload_bytes crc",
+        "magic version flags request_id kernel_id R priority tensors budget_ms payload_crc payload_bytes "
+        "sequence_id crc",
     ),
     "answer": (
         header._ANSWER,
         "magic version flags request_id status tensors reason retry_after_ms lease gpu result_bytes "
         "queued copy launch kernel back total generation crc",
     ),
-    "launch": (host._LAUNCH, "kind flags tensors zero kernel_id job generation payload_crc R zero payload_bytes"),
+    "launch": (host._LAUNCH, "kind flags tensors sequence kernel_id job generation payload_crc R zero payload_bytes"),
     "result": (
         host._RESULT, "kind status tensors inline zero started_ns finished_ns job generation result_bytes"
     ),

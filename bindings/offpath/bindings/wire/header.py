@@ -28,7 +28,10 @@ ANSWER_MAGIC: Final = 0x5341464F  # b"OFAS"
 
 FLAG_IDEMPOTENT: Final = 1
 FLAG_PAYLOAD_CRC: Final = 2
-_KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC
+FLAG_SEQUENCE_START: Final = 8
+FLAG_SEQUENCE_END: Final = 16
+SEQUENCE_FLAGS: Final = FLAG_SEQUENCE_START | FLAG_SEQUENCE_END
+_KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC | SEQUENCE_FLAGS
 
 # dtype code -> (name, bytes per element). int4x2: two signed 4-bit integers per element, the first in the low bits.
 DTYPES: Final[dict[int, tuple[str, int]]] = {
@@ -53,8 +56,9 @@ DTYPES: Final[dict[int, tuple[str, int]]] = {
 }
 DTYPE_CODES: Final[dict[str, int]] = {name: code for code, (name, _) in DTYPES.items()}
 
-# magic, version, flags, request id, kernel id, R, priority, tensor count, budget ms, payload crc, payload bytes
-_REQUEST = struct.Struct("<IHHQIHBBIIQ84xI")
+# magic, version, flags, request id, kernel id, R, priority, tensor count, budget ms, payload crc, payload bytes,
+# sequence id
+_REQUEST = struct.Struct("<IHHQIHBBIIQQ76xI")
 # magic, version, flags, request id, status, tensor count, reason, retry after ms, lease, gpu, result bytes,
 # six stages in ns (queued, copy, launch, kernel, host, daemon total), attempt generation
 _ANSWER = struct.Struct("<IHHQBBHIIIQ6QQ28xI")
@@ -63,8 +67,8 @@ _TENSOR = struct.Struct("<BBHI6IQQ16x")
 FORMATS: Final = f"{_REQUEST.format} {_ANSWER.format} {_TENSOR.format}"
 assert _REQUEST.size == FIXED_BYTES and _ANSWER.size == FIXED_BYTES and _TENSOR.size == TENSOR_BYTES
 _CRC_AT: Final = FIXED_BYTES - 4
-_REQUEST_ZEROS: Final = bytes(84)
-_REQUEST_ZEROS_AT: Final = _REQUEST.size - 4 - 84
+_REQUEST_ZEROS: Final = bytes(76)
+_REQUEST_ZEROS_AT: Final = _REQUEST.size - 4 - 76
 _ANSWER_ZEROS: Final = bytes(28)
 _ANSWER_ZEROS_AT: Final = _ANSWER.size - 4 - 28
 _TENSOR_ZEROS: Final = bytes(16)
@@ -86,7 +90,8 @@ class Tensor:
 
 
 class RequestHeader(NamedTuple):
-    """A validated request header. ``tensors`` stays packed, because only the worker needs it unpacked."""
+    """A validated request header. ``tensors`` stays packed, because only the worker needs it unpacked. ``sequence_id``:
+    0 for none."""
 
     flags: int
     request_id: int
@@ -98,6 +103,7 @@ class RequestHeader(NamedTuple):
     payload_bytes: int
     tensor_count: int
     tensors: bytes
+    sequence_id: int = 0
 
 
 class Stages(NamedTuple):
@@ -190,13 +196,14 @@ def pack_request(
     priority: int = 0,
     budget_ms: int = 0,
     payload_crc: int = 0,
+    sequence_id: int = 0,
 ) -> bytes:
     """A request header with its CRC. ``tensors``: already packed. ``demand`` 0: the kernel's own. ``budget_ms`` 0: no
-    deadline."""
+    deadline. ``sequence_id`` 0: none."""
     count = len(tensors) // TENSOR_BYTES
     fixed = _REQUEST.pack(
         REQUEST_MAGIC, VERSION, flags, request_id, kernel_id, demand, priority, count, budget_ms, payload_crc,
-        payload_bytes, 0,
+        payload_bytes, sequence_id, 0,
     )  # fmt: skip
     crc = zlib.crc32(tensors, zlib.crc32(fixed[:_CRC_AT]))
     return fixed[:_CRC_AT] + _CRC.pack(crc) + tensors
@@ -213,7 +220,7 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
     if len(copied) < FIXED_BYTES:
         raise HeaderError("short", str(len(copied)))
     (magic, version, flags, request_id, kernel_id, demand, priority, count, budget_ms, payload_crc, payload_bytes,
-     crc) = _REQUEST.unpack_from(copied)  # fmt: skip
+     sequence_id, crc) = _REQUEST.unpack_from(copied)  # fmt: skip
     if magic != REQUEST_MAGIC:
         raise HeaderError("magic", hex(magic))
     if version != VERSION:
@@ -226,7 +233,7 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
         raise HeaderError("crc", "header checksum does not match")
     if flags & ~_KNOWN_FLAGS:
         raise HeaderError("flags", hex(flags))
-    if copied[_REQUEST_ZEROS_AT : _REQUEST_ZEROS_AT + 84] != _REQUEST_ZEROS:
+    if copied[_REQUEST_ZEROS_AT : _REQUEST_ZEROS_AT + 76] != _REQUEST_ZEROS:
         raise HeaderError("reserved", "fixed part")
     if payload_bytes > max_payload_bytes:
         raise HeaderError("payload_bytes", f"{payload_bytes} > {max_payload_bytes}")
@@ -234,11 +241,14 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
         raise HeaderError("reserved", "payload checksum without its flag")
     if request_id == 0:
         raise HeaderError("request_id", "0 is not an id")
+    if flags & SEQUENCE_FLAGS and not sequence_id:
+        raise HeaderError("sequence_id", "0 with the flags of a sequence")
     if count:
         unpack_tensors(tensors, payload_bytes)
     return RequestHeader(
-        flags, request_id, kernel_id, demand, priority, budget_ms, payload_crc, payload_bytes, count, tensors
-    )
+        flags, request_id, kernel_id, demand, priority, budget_ms, payload_crc, payload_bytes, count, tensors,
+        sequence_id,
+    )  # fmt: skip
 
 
 def pack_answer(

@@ -24,17 +24,21 @@ RESULT_TOO_LARGE: Final = 2
 RESULT_CHECKSUM: Final = 3
 RESULT_STALE: Final = 4
 
-# kind, flags, tensor count, zero, kernel id, job, lease generation, payload crc, R, zero, payload bytes
+# kind, flags, tensor count, is in a sequence, kernel id, job, lease generation, payload crc, R, zero, payload bytes
 _LAUNCH = struct.Struct("<BBBBIQQIHHQ")
 # kind, status, tensor count, inline flag, zero, started ns, finished ns, job, generation, result bytes
 _RESULT = struct.Struct("<BBBBIQQQQQ")
+# number, client's id
+_SEQUENCE = struct.Struct("<QQ")
 LAUNCH_BYTES: Final = _LAUNCH.size
+SEQUENCE_BYTES: Final = _SEQUENCE.size
 RESULT_BYTES: Final = _RESULT.size
-FORMATS: Final = f"{_LAUNCH.format} {_RESULT.format}"
+FORMATS: Final = f"{_LAUNCH.format} {_SEQUENCE.format} {_RESULT.format}"
 
 
 class Launch(NamedTuple):
-    """Run ``kernel_id`` on the first ``payload_bytes`` of the lane; ``tensors`` packed as in the request."""
+    """Run ``kernel_id`` on the first ``payload_bytes`` of the lane; ``tensors`` packed as in the request. ``sequence``:
+    the daemon's number of the request's sequence, 0 for none; ``sequence_id``: its id in the request."""
 
     job: int
     generation: int
@@ -44,6 +48,8 @@ class Launch(NamedTuple):
     payload_crc: int
     payload_bytes: int
     tensors: bytes
+    sequence: int = 0
+    sequence_id: int = 0
 
 
 class Result(NamedTuple):
@@ -62,14 +68,15 @@ class Result(NamedTuple):
 
 def pack_launch(
     job: int, generation: int, kernel_id: int, demand: int, flags: int, payload_crc: int, payload_bytes: int,
-    tensors: bytes,
+    tensors: bytes, sequence: int = 0, sequence_id: int = 0,
 ) -> bytes:  # fmt: skip
     """A launch message; ``tensors`` is at most eight packed descriptors."""
     return (
         _LAUNCH.pack(
-            KIND_LAUNCH, flags, len(tensors) // TENSOR_BYTES, 0, kernel_id, job, generation, payload_crc, demand, 0,
-            payload_bytes,
+            KIND_LAUNCH, flags, len(tensors) // TENSOR_BYTES, sequence > 0, kernel_id, job, generation, payload_crc,
+            demand, 0, payload_bytes,
         )
+        + (_SEQUENCE.pack(sequence, sequence_id) if sequence else b"")
         + tensors
     )  # fmt: skip
 
@@ -78,12 +85,16 @@ def parse_launch(message: bytes) -> Launch:
     """Raises: HostMessageError: wrong kind, length or reserved bytes."""
     if len(message) < _LAUNCH.size:
         raise HostMessageError("short", str(len(message)))
-    kind, flags, count, zero, kernel_id, job, generation, crc, demand, zero2, payload = _LAUNCH.unpack_from(message)
-    if kind != KIND_LAUNCH or zero or zero2:
+    kind, flags, count, more, kernel_id, job, generation, crc, demand, zero, payload = _LAUNCH.unpack_from(message)
+    if kind != KIND_LAUNCH or more > 1 or zero:
         raise HostMessageError("launch", f"kind {kind}")
-    if count > MAX_TENSORS or len(message) != _LAUNCH.size + count * TENSOR_BYTES:
+    at = _LAUNCH.size + _SEQUENCE.size * more
+    if count > MAX_TENSORS or len(message) != at + count * TENSOR_BYTES:
         raise HostMessageError("length", str(len(message)))
-    return Launch(job, generation, kernel_id, demand, flags, crc, payload, message[_LAUNCH.size :])
+    sequence, sequence_id = _SEQUENCE.unpack_from(message, _LAUNCH.size) if more else (0, 0)
+    if more and not (sequence and sequence_id):
+        raise HostMessageError("launch", f"sequence {sequence}, id {sequence_id}")
+    return Launch(job, generation, kernel_id, demand, flags, crc, payload, message[at:], sequence, sequence_id)
 
 
 def pack_result(
