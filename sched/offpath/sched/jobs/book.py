@@ -17,6 +17,7 @@ from offpath.sched.jobs.batches import Batches
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.drain import Draining
+from offpath.sched.jobs.fleet import Fleet
 from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.lanes import Lanes
 from offpath.sched.jobs.leasing import Leasing
@@ -68,6 +69,9 @@ class JobBook:
         self.batches = Batches(
             self.ledger, self.leasing, self._end, self._leave_lane, self._start, self._start_waiting, self._route
         )
+        fleet = Fleet(
+            self.ledger, self.leasing, self.renewal, self.kernels, self.reload, self.batches, self._route, self._lose
+        )
         lanes = Lanes(self.ledger, self.leasing, self.renewal, self.limits, self._route)
         self._losing: Loss | None = None
         self._handlers: dict[type, Callable[..., None]] = {
@@ -82,10 +86,10 @@ class JobBook:
             events.SessionOpened: self._session_opened,
             events.SessionClosed: self._session_closed,
             events.LaunchFailed: self._launch_failed,
-            events.HelperJoined: self._helper_joined,
-            events.HelperLost: self._helper_lost,
-            events.GpuLost: self._gpu_lost,
-            events.KernelsReloaded: self._kernels_reloaded,
+            events.HelperJoined: fleet.helper_joined,
+            events.HelperLost: fleet.helper_lost,
+            events.GpuLost: fleet.gpu_lost,
+            events.KernelsReloaded: fleet.kernels_reloaded,
             events.LaneLoading: lanes.lane_loading,
             events.LaneReady: lanes.lane_ready,
             events.InstanceFailed: lanes.instance_failed,
@@ -489,52 +493,7 @@ class JobBook:
         instances = ledger.helpers.known_instances(job.kernel)
         return withdraw(job, ledger.sessions.get(job.session), tenant, ledger, instances)
 
-    # -- helper and leases ----------------------------------------------------------------------------------------
-    def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
-        self.leasing.helper_joined(event)
-        self.kernels.renew_demands()
-        self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
-        self.kernels.joined(event.kernels, now_ns)
-        self.batches.kernels_changed(now_ns)
-        self.leasing.round(now_ns)
-
-    def _kernels_reloaded(self, event: events.KernelsReloaded, now_ns: int) -> None:
-        helper = self.ledger.helpers.reloaded(event)
-        if helper is None:
-            return
-        self.renewal.reloaded(helper, now_ns)  # before any job is placed: the former code may lack its kernel
-        self.kernels.renew_demands()
-        self.reload.end_queued(now_ns)
-        self.kernels.joined(event.kernels, now_ns)
-        self.batches.kernels_changed(now_ns)
-        for tenant in list(self.ledger.backlogged.values()):
-            self._route(tenant, now_ns)  # lanes of other helpers may fit what its jobs need now
-        self.leasing.round(now_ns)
-
-    def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
-        gone = self.ledger.helpers.lost(event.helper, self.leasing.lease_bytes)
-        if gone is None:
-            return
-        leases = self.leasing.helper_lost(gone)
-        self.kernels.lost(now_ns)
-        self.batches.kernels_changed(now_ns)
-        self._leases_lost(leases, EndReason.HELPER_LOST, now_ns)
-
-    def _gpu_lost(self, event: events.GpuLost, now_ns: int) -> None:
-        helper = self.ledger.helpers.connection(event.helper)
-        if helper is None or event.gpu not in [gpu.gpu for gpu in helper.usable_gpus]:
-            return
-        leases = self.leasing.gpu_lost(helper, event.gpu)
-        self._leases_lost(leases, EndReason.WORKER_LOST, now_ns)
-        self.reload.end_queued(now_ns)  # queued jobs may not fit any GPU that is left
-        self.leasing.round(now_ns)
-
-    def _leases_lost(self, leases: list[Lease], reason: EndReason, now_ns: int) -> None:
-        for lease in leases:
-            for job in list(lease.jobs.values()):
-                self._lose(job, reason, now_ns)
-            lease.jobs.clear()
-
+    # -- losses of lanes -------------------------------------------------------------------------------------------
     def _worker_lost(self, event: events.WorkerLost, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)
         if lease is not None:
