@@ -31,7 +31,6 @@ from offpath.sched.jobs.records import (
     Lease,
     PinnedLease,
     QueueKind,
-    Session,
     Tenant,
     TenantSpec,
 )  # fmt: skip
@@ -39,6 +38,7 @@ from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.ripeness import has_need, is_ripe
 from offpath.sched.jobs.service import run_ended, typical_ns
+from offpath.sched.jobs.sessions import Sessions
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 from offpath.sched.jobs.timers import Key
 
@@ -73,6 +73,7 @@ class JobBook:
             self.ledger, self.leasing, self.renewal, self.kernels, self.reload, self.batches, self._route, self._lose
         )
         lanes = Lanes(self.ledger, self.leasing, self.renewal, self.limits, self._route)
+        self._sessions = Sessions(self.ledger, self.reload, self._end)
         self._losing: Loss | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
@@ -80,11 +81,11 @@ class JobBook:
             events.CopyDone: self._copied,
             events.ResultArrived: self._result,
             events.BatchResult: self._result,
-            events.CreditReturned: self._credit,
+            events.CreditReturned: self._sessions.credit_returned,
             events.CancelRequested: self._cancel,
             events.SlotLost: self._slot_lost,
-            events.SessionOpened: self._session_opened,
-            events.SessionClosed: self._session_closed,
+            events.SessionOpened: self._sessions.opened,
+            events.SessionClosed: self._sessions.closed,
             events.LaunchFailed: self._launch_failed,
             events.HelperJoined: fleet.helper_joined,
             events.HelperLost: fleet.helper_lost,
@@ -151,40 +152,6 @@ class JobBook:
         known = self.ledger.jobs.get(job)
         return typical_ns(self.ledger.tenants[known.demand.tenant].service, known.kernel, now_ns) if known else 0
 
-    # -- sessions -------------------------------------------------------------------------------------------------
-    def _session_opened(self, event: events.SessionOpened, now_ns: int) -> None:
-        self.ledger.last_session = max(self.ledger.last_session, event.session)
-        tenant = self.ledger.tenants[event.tenant]
-        tenant.sessions += 1
-        self.ledger.sessions[event.session] = session = Session(
-            event.session, event.tenant, event.credits, origin=event.origin
-        )
-        if tenant.is_leaving:
-            self.reload.came_late(tenant, session)
-
-    def _session_closed(self, event: events.SessionClosed, now_ns: int) -> None:
-        session = self.ledger.sessions.pop(event.session, None)
-        if session is None:
-            return
-        tenant = self.ledger.tenants[session.tenant]
-        tenant.sessions -= 1
-        tenant.outgoing.pop(session.session, None)
-        # Queued jobs first, then the last copied. Otherwise freed lanes go to jobs that are about to be cancelled.
-        for job in sorted(session.jobs.values(), key=lambda job: (job.state is not JobState.QUEUED, -job.copied_ns)):
-            if job.state < FIRST_TERMINAL:
-                self._end(job, JobState.CANCELLED, EndReason.SESSION_CLOSED, now_ns)
-            del self.ledger.jobs[job.job]
-        session.jobs.clear()
-
-    def _credit(self, event: events.CreditReturned, now_ns: int) -> None:
-        self._delivered(event.job)
-
-    def _delivered(self, number: int) -> None:
-        job = self.ledger.jobs.get(number)
-        if job is not None and job.state >= FIRST_TERMINAL:
-            del self.ledger.jobs[job.job]
-            del self.ledger.sessions[job.session].jobs[job.job]
-
     # -- job life cycle -------------------------------------------------------------------------------------------
     def _stack_submitted(self, event: events.StackSubmitted, now_ns: int) -> None:
         self._submitted(event.submitted, now_ns, event)
@@ -194,7 +161,7 @@ class JobBook:
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
         if event.credit:
-            self._delivered(event.credit)
+            self._sessions.delivered(event.credit)
         ledger.last_job = max(ledger.last_job, event.job)
         helpers = ledger.helpers.only_on.get(event.kernel, ())
         kernel = ledger.kernels.get(event.kernel)
