@@ -17,6 +17,7 @@ from offpath.sched.jobs.commands import (
     Command,
     Copy,
     CopyBatch,
+    EndSequence,
     EndSession,
     KillLane,
     Launch,
@@ -28,19 +29,22 @@ from offpath.sched.jobs.commands import (
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
-from ..gpus import is_legal
 from .shadow_admission import is_permitted, least_held, refusal, renew, renew_one
 from .shadow_batches import after_batches, answered, copied, is_surely_ripe, judge_copy, stacked
 from .shadow_bounds import after_bounds
 from .shadow_kernels import ShadowKernels
 from .shadow_lanes import judge_lane
+from .shadow_openings import judge_open
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
+from .shadow_sequences import ShadowSequences, followed, has_bound
 
 LeaseEvent = (
     events.LaneLoading | events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed
     | events.InstanceClosed
 )  # fmt: skip
-RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL, EndReason.DRAINING)
+RETRYABLE = (
+    EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL, EndReason.DRAINING, EndReason.TOO_MANY_SEQUENCES,
+)  # fmt: skip
 
 
 class Shadow:
@@ -64,6 +68,7 @@ class Shadow:
         self.has_lost_gpus = False
         self.offered_kernels = ShadowKernels()
         self.kernels = self.offered_kernels.served
+        self.sequences = ShadowSequences()
         self.sessions: dict[int, str] = {}
         self.last_id: dict[int, int] = {}
         self.jobs: dict[int, ShadowJob] = {}
@@ -77,7 +82,7 @@ class Shadow:
         self._may: dict[int, set[JobState]] = {}
         self._must: set[int] = set()
         self._submitted: ShadowJob | None = None
-        self._is_reload = False
+        self._is_reload = self._is_config = False
         self.longest_run_ns = 0
 
     # -- facts ----------------------------------------------------------------------------------------------------
@@ -86,12 +91,14 @@ class Shadow:
         promise(now_ns >= self.now_ns, "the world's clock runs forwards")
         self.now_ns = now_ns
         self._is_reload = isinstance(event, events.KernelsReloaded)
+        self._is_config = isinstance(event, events.ConfigChanged)
         self._may, self._must, self._submitted, self._taken = {}, set(), None, set[int]()
         self.offered_kernels.forget_overdue(self.settings.kernel_gone_ns, now_ns)
         overdue = self.offered_kernels.take_overdue()
         for job in [job for job in self.live.values() if job.phase == "queued" and job.event.kernel in overdue]:
             self.expect(job, JobState.CANCELLED)
             job.lost_its_kernel = True
+        self.sequences.times_pass(self)
         match event:
             case events.SessionOpened():
                 self.sessions[event.session] = event.tenant
@@ -102,12 +109,16 @@ class Shadow:
             case events.SessionClosed():
                 if self.sessions.pop(event.session, None) is not None:
                     del self.uncredited[event.session]
+                self.sequences.session_closed(self, event.session)
                 for job in self.live.values():
                     if job.event.session == event.session:
                         self.expect(job, JobState.CANCELLED)
             case events.StackSubmitted():
                 self._submit(event.submitted, now_ns)
                 stacked(self, self.jobs[event.submitted.job], event)
+            case events.SequenceSubmitted():
+                self._submit(event.submitted, now_ns)
+                followed(self, event)
             case events.JobSubmitted():
                 self._submit(event, now_ns)
             case events.CancelRequested():
@@ -133,6 +144,7 @@ class Shadow:
             case events.KernelsReloaded():
                 if event.helper == self.helper:
                     for lease in self.leases.values():
+                        self.sequences.lease_ends(self, lease.opened.lease)
                         lease.reloaded()
                     self.seen["kernels reloaded"] += bool(self.leases)
                     self.offered_kernels.joined(event.kernels, self.now_ns)
@@ -176,7 +188,11 @@ class Shadow:
 
     def stranded(self) -> list[ShadowJob]:
         """Queued for a kernel that the helper does not serve."""
-        return [job for job in self.live.values() if job.phase == "queued" and job.event.kernel not in self.kernels]
+        return [
+            job
+            for job in self.live.values()
+            if job.phase == "queued" and job.event.kernel not in self.kernels and not self.sequences.awaits(job)
+        ]
 
     def _config_changed(self, event: events.ConfigChanged) -> None:
         self.settings = event.settings
@@ -193,6 +209,7 @@ class Shadow:
         for name, spec in wanted.items():
             self.most_jobs[name] = max(self.most_jobs.get(name, 0), spec.max_jobs)
         self._expect_withdrawn()
+        self.sequences.tenants_left(self)
 
     def _expect_withdrawn(self) -> None:
         for job in self.live.values():
@@ -254,6 +271,7 @@ class Shadow:
             lease, lane, occupant = found
             for job in occupant.members:
                 job.launches -= 1
+                job.phase = job.phase if job.phase == "answered" else "waiting"
             occupant.phase = "waiting"  # it surely did not start
             self.lane_lost(lease, lane)
 
@@ -271,6 +289,7 @@ class Shadow:
                 self.expect(job, JobState.COMPLETED if is_ok else JobState.FAILED)
 
     def lane_lost(self, lease: ShadowLease, lane: int) -> None:
+        self.sequences.lane_lost(self, lease.opened.lease, lane)
         lease.lost.add(lane)
         lease.stale.discard(lane)
         self.seen["lost while renewed"] += lease.renewing.pop(lane, None) is not None
@@ -288,11 +307,17 @@ class Shadow:
         if job.phase != "answered":
             renew_one(self, job)
         if job.phase == "answered":
+            self.sequences.left(self, job)
             return
-        may_repeat = job.event.is_idempotent and job.launches < MAX_ATTEMPTS and not self._is_withdrawn(job)
+        may_repeat = (
+            job.event.is_idempotent
+            and job.follows is None
+            and job.launches < MAX_ATTEMPTS
+            and not self._is_withdrawn(job)
+        )
         if occupant.phase == "running" and not may_repeat:
             self.expect(job, JobState.OUTCOME_UNKNOWN)
-        elif self._is_withdrawn(job):
+        elif self._is_withdrawn(job) or job.is_doomed:
             job.falls_back("withdrawn")
             self.expect(job, JobState.CANCELLED)
         else:
@@ -303,10 +328,13 @@ class Shadow:
         occupant = lease.lanes.pop(lane)
         if occupant in lease.waiting:
             lease.waiting.remove(occupant)
+        if occupant.job.phase == "answered":
+            self.sequences.left(self, occupant.job)
         if not lease.lanes:
             lease.idle_since_ns = self.now_ns
 
     def _gone(self, lease: ShadowLease, *, is_clean: bool) -> None:
+        self.sequences.lane_lost(self, lease.opened.lease, None)
         del self.leases[lease.opened.lease]
         for occupant in lease.lanes.values():
             self._thrown_out(occupant)
@@ -336,7 +364,9 @@ class Shadow:
                 case Answer():
                     self._judge_answer(command)
                 case OpenLease():
-                    self._judge_open(command)
+                    judge_open(self, command)
+                case EndSequence():
+                    self.sequences.judge_end(self, command)
                 case ScrubLane() | CloseLease() | KillLane() | RenewLane():
                     judge_lane(self, command)
                 case EndSession():
@@ -370,7 +400,8 @@ class Shadow:
         said = next((c.reason for c in commands if isinstance(c, Answer) and c.job == event.job), EndReason.NONE)
         if said is EndReason.DEADLINE_UNREACHABLE:
             is_guess = job.tenant in self.served
-            promise(right is EndReason.NONE, f"job {event.job} is refused for {right}")
+            is_sooner = right in (EndReason.NONE, EndReason.SEQUENCE_UNKNOWN, EndReason.TOO_MANY_SEQUENCES)
+            promise(is_sooner, f"job {event.job} is refused for {right}")
             promise(bool(event.deadline_ns) and (is_guess or event.deadline_ns < self.now_ns), "no deadline is guessed")
         else:
             promise(said is right, f"job {event.job}: refusal {said} where {right} is true")
@@ -378,6 +409,8 @@ class Shadow:
             promise(said is not EndReason.NONE or not is_past, "no job is accepted past its deadline")
         if said is not EndReason.NONE:
             self.expect(job, JobState.REJECTED)
+        elif job.follows is not None:
+            self.sequences.accepted(job)
 
     def lane_of(self, command: Copy | CopyBatch | Launch, number: int) -> tuple[ShadowLease, ShadowJob]:
         """The lease that the command names and the job, or the member, of that number: it may be in a lane there."""
@@ -405,6 +438,7 @@ class Shadow:
         promise((command.share, command.kernel) == (occupant.share, job.event.kernel), f"{command}: not what was asked")
         promise(lease.running_share + occupant.share <= lease.alpha, f"{command}: the sum of R exceeds α")
         lease.waiting.remove(occupant)
+        self.sequences.launched(self, job, (command.lease, command.lane))
         occupant.goes_on("running", self.now_ns)
         for member in occupant.members:
             self.lane_of(command, member.event.job)
@@ -437,48 +471,10 @@ class Shadow:
         promise(command.reason is not EndReason.KERNEL_GONE or job.lost_its_kernel, f"{command}: its kernel is known")
         job.answer, job.phase, job.answered_ns = command, "answered", self.now_ns
         del self.live[command.job]
+        promise(command.reason is not EndReason.SEQUENCE_LOST or job.is_doomed, f"{command}: its state is there")
         answered(self, job)
-
-    def _judge_open(self, command: OpenLease) -> None:
-        gpu = self.gpus.get(command.gpu)
-        promise(gpu is not None and command.helper == self.helper, f"{command}: no helper offers that GPU")
-        assert gpu is not None
-        profile = gpu.profile(command.profile)
-        promise(profile is not None, f"{command}: no such profile")
-        assert profile is not None
-        promise(command.generation > self.generation, f"{command}: generations rise")
-        self.generation = command.generation
-        slices, count = range(command.start, command.start + profile.memory_slices), 1 + len(command.others)
-        alpha = gpu.alpha(profile) if count == 1 else 100 * count
-        new = ShadowLease(command, alpha, slices, gpu.model, count * profile.memory_bytes)
-        self._judge_gpus(new)
-        has_memory = any(kernel.memory_bytes for kernel in self.kernels.values())
-        promise(new.has_allowed_lanes(self.settings, may_be_few=has_memory), "lanes fit")
-        self.seen["fewer lanes for memory"] += command.lanes < self.settings.lanes
-        dirty = {self.dirty[place] for place in new.places & self.dirty.keys()}
-        promise(command.scrub_first or not dirty, f"{command}: what {dirty} left there was never confirmed scrubbed")
-        held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)
-        spec = self.tenants[command.tenant]
-        promise(held_share + new.alpha <= spec.max_share, f"{command}: more than max_share {spec.max_share}")
-        promise(command.tenant not in self.removed, f"{command}: for a tenant that was removed")
-        new.since_ns = self.now_ns
-        new.code = dict.fromkeys(range(command.lanes), frozenset(self.kernels))
-        self.leases[command.lease] = new
-        self.seen["scrub first" if command.scrub_first else "lease creating"] += 1
-
-    def _judge_gpus(self, new: ShadowLease) -> None:
-        promise(len(set(new.gpus)) == len(new.gpus), f"{new.opened}: a GPU twice")
-        for name in new.gpus:
-            gpu = self.gpus.get(name)
-            promise(gpu is not None and gpu.model == new.model, f"{new.opened}: {name} is not there, or another model")
-            assert gpu is not None
-            there = [held for held in self.leases.values() if name in held.gpus]
-            for held in there:
-                promise(not held.places & new.places, f"{new.opened}: overlaps lease {held.opened.lease}")
-            cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
-            promise(is_legal(gpu, cut), f"{new.opened}: MIG forbids {cut}")
-        promise(len(new.gpus) == 1 or new.opened.profile == "whole", f"{new.opened}: a gang of instances")
-        self.seen["gang"] += len(new.gpus) > 1
+        if not any(job in held.members for lease in self.leases.values() for held in lease.lanes.values()):
+            self.sequences.left(self, job)
 
     # -- after a step ---------------------------------------------------------------------------------------------
     def after(self, book: JobBook) -> None:
@@ -493,7 +489,7 @@ class Shadow:
         count: Counter[str] = Counter()
         for job in self.live.values():
             count[job.tenant] += 1
-            if job.phase == "queued" and job.event.kernel in self.kernels:
+            if job.phase == "queued" and job.event.kernel in self.kernels and not self.sequences.awaits(job):
                 queued.setdefault(job.tenant, []).append(job)
         promise(set(ledger.tenants) == set(self.tenants), "tenants")
         ready = {one for one in self.leaving & self.sessions.keys() if not self._unanswered(one)}
@@ -519,6 +515,7 @@ class Shadow:
             self._after_lease(book, lease, queued.get(lease.opened.tenant, []))
         after_bounds(self, book, queued, self._taken)
         after_batches(self, book)
+        self.sequences.after(self, book)
 
     def _after_lease(self, book: JobBook, lease: ShadowLease, queued: list[ShadowJob]) -> None:
         name = f"lease {lease.opened.lease}"
@@ -535,18 +532,24 @@ class Shadow:
             promise(not lease.to_renew, f"{name}: lanes {lease.to_renew} run the former code and hold no job")
             stuck = [j.event.job for j in queued if is_free and lease.share_of(j) and is_surely_ripe(self, j)]
             promise(not stuck, f"{name} has a free lane for the queued jobs {stuck}")
-            if not held.is_pinned and not lease.lanes and not lease.renewing:
+            if not (held.is_pinned or lease.lanes or lease.renewing or has_bound(self, lease)):
                 next_ns = book.next_deadline_ns()
                 due = lease.idle_since_ns + self.settings.keep_warm_ns
                 promise(next_ns is not None and next_ns <= due, f"{name}: nobody will look at its idleness")
         elif was is LeaseState.WARM and not lease.lost:
             promise(not held.is_pinned, f"{name} is pinned and drains")
+            tenant_is_out = held.view.tenant in self.removed
             is_wanted = any(job.phase == "queued" and job.tenant != held.view.tenant for job in self.live.values())
             promise(not lease.renewing or not self._is_reload or is_wanted, f"{name} is not kept over a reload")
+            is_asked = is_wanted or bool(queued) or self._is_config or tenant_is_out
+            promise(is_asked or not has_bound(self, lease), f"{name} closes under its sequences")
             is_old = self.now_ns - lease.idle_since_ns >= self.settings.keep_warm_ns
             self.seen["reclaim busy" if lease.lanes else "idle close" if is_old else "reclaim idle"] += 1
         elif held.state is LeaseState.DRAINING:
-            promise(bool(lease.lanes or lease.flying), f"{name} drains nothing")
+            promise(bool(lease.lanes or lease.flying) or has_bound(self, lease), f"{name} drains nothing")
+        if held.state is LeaseState.DRAINING:
+            lease.drains_ns = lease.drains_ns or self.now_ns
+            self.seen["sequence on a lease that drains"] += has_bound(self, lease)
 
     def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:
         """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""

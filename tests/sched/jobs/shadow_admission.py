@@ -82,11 +82,13 @@ def refusal(shadow: Shadow, job: ShadowJob, mine: int, all_jobs: int) -> EndReas
     event, spec = job.event, shadow.tenants[job.tenant]
     held = least_held(shadow, job)
     is_forbidden = event.kernel in shadow.kernels and not is_permitted(shadow, job)
+    is_mismatch = (event.kernel in shadow.offered_kernels.sequential) is not (job.follows is not None)
     reasons = (
         (event.session in shadow.leaving, EndReason.TENANT_REMOVED),
         (event.request_id <= shadow.last_id[event.session], EndReason.DUPLICATE_ID),
         (event.kernel not in shadow.kernels, EndReason.UNKNOWN_KERNEL),
         (is_forbidden, EndReason.KERNEL_NOT_PERMITTED),
+        (is_mismatch, EndReason.BAD_SEQUENCE),
         (not 1 <= job.share <= 100 and job.share not in range(200, 1_700, 100), EndReason.BAD_DEMAND),
         (job.share > 100 and not held, _lacking(shadow, job)),
         (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
@@ -96,4 +98,5 @@ def refusal(shadow: Shadow, job: ShadowJob, mine: int, all_jobs: int) -> EndReas
         (mine >= spec.max_jobs, EndReason.TENANT_QUEUE_FULL),
         (all_jobs >= shadow.settings.max_jobs, EndReason.DAEMON_FULL),
     )
-    return next((reason for is_so, reason in reasons if is_so), EndReason.NONE)
+    found = next((reason for is_so, reason in reasons if is_so), EndReason.NONE)
+    return shadow.sequences.refusal(shadow, job) if found is EndReason.NONE else found

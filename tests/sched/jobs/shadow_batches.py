@@ -100,22 +100,30 @@ def judge_copy(shadow: Shadow, command: Copy | CopyBatch) -> None:
 
 def _judge_placement(shadow: Shadow, command: Copy | CopyBatch, lease: ShadowLease, jobs: list[ShadowJob]) -> int:
     promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
-    promise(not lease.lost, f"{command}: the lease drains")
+    is_bound = jobs[0].sequence is not None and jobs[0].sequence.place is not None
+    promise(not lease.lost or is_bound, f"{command}: the lease drains")
     has_present_code = command.lane not in lease.stale and command.lane not in lease.renewing
     promise(has_present_code, f"{command}: the lane's worker runs the code from before the reload")
     for job in jobs:
+        if job.follows is not None:
+            assert isinstance(command, Copy)
+            shadow.sequences.judge_placement(command, job)
         promise(job.phase == "queued", f"{command}: the job is {job.phase}")
         promise(job.event.kernel in shadow.kernels, f"{command}: nobody serves its kernel")
         promise(is_permitted(shadow, job), f"{command}: its tenant may not call its kernel")
-        promise(lease.share_of(job) > 0, f"{command}: {job.needs} does not fit {lease.opened} on {lease.model}")
+        promise(
+            is_bound or lease.share_of(job) > 0, f"{command}: {job.needs} does not fit {lease.opened} on {lease.model}"
+        )
         shadow.seen["memory stated"] += job.needs.memory_bytes > 0
         shadow.seen["R by model"] += bool(job.needs.models)
     leader = jobs[0]
+    place = (command.lease, command.lane) if is_bound else None
     first = min(
         (
             other
             for other in shadow.live.values()
-            if other.is_queued_like(leader)
+            if (is_bound or other.is_queued_like(leader))
+            and _waits_alike(shadow, other, place)
             and other.event.kernel in shadow.kernels
             and (other is leader or is_surely_ripe(shadow, other))
         ),
@@ -124,7 +132,20 @@ def _judge_placement(shadow: Shadow, command: Copy | CopyBatch, lease: ShadowLea
     promise(first is leader, f"{command}: job {first.event.job} was before it")
     if leader.stack:
         _judge_size(shadow, command, lease, jobs)
+    if leader.sequence is not None:
+        if not is_bound:
+            leader.sequence.share = lease.share_of(leader)
+            leader.sequence.place = command.lease, command.lane
+        return int(leader.sequence.share)
     return lease.share_of(leader)
+
+
+def _waits_alike(shadow: Shadow, job: ShadowJob, place: tuple[int, int] | None) -> bool:
+    """It waits for any lane, or if ``place`` is given, as the first of its sequence for that one."""
+    if place is None:
+        return not shadow.sequences.awaits(job)
+    sequence = job.sequence
+    return job.phase == "queued" and sequence is not None and sequence.place == place and sequence.line[0] is job
 
 
 def _judge_size(shadow: Shadow, command: Copy | CopyBatch, lease: ShadowLease, jobs: list[ShadowJob]) -> None:
@@ -193,7 +214,11 @@ def after_batches(shadow: Shadow, book: JobBook) -> None:
     for lease in shadow.leases.values():
         for lane, occupant in lease.lanes.items():
             promise(occupant.phase != "closing", f"lane {lane} of {lease.opened}: rows of answered jobs are left")
-    queued = [job for job in shadow.live.values() if job.phase == "queued" and job.event.kernel in shadow.kernels]
+    queued = [
+        job
+        for job in shadow.live.values()
+        if job.phase == "queued" and job.event.kernel in shadow.kernels and not shadow.sequences.awaits(job)
+    ]
     waits = [job.ripe_by_ns for job in queued if job.stack and not is_maybe_ripe(shadow, job)]
     next_ns = book.next_deadline_ns()
     promise(not waits or (next_ns is not None and next_ns <= min(waits)), "nobody looks when a batch has waited")

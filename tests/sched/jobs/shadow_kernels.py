@@ -17,6 +17,8 @@ class ShadowKernels:
     def __init__(self) -> None:
         self.served: dict[int, Needs] = {}
         self.batching: dict[int, events.Batching] = {}
+        self.sequential: set[int] = set()
+        """Those that take requests of sequences only."""
         self.names: dict[int, str] = {}
         """Of every kernel that ever was."""
         self.gone: dict[int, int] = {}
@@ -28,6 +30,7 @@ class ShadowKernels:
         self.served.clear()
         self.served.update((each.kernel, Needs(each.share, each.models, each.memory_bytes)) for each in kernels)
         self.batching = {each.kernel: each.batching for each in kernels if each.batching is not None}
+        self.sequential = {each.kernel for each in kernels if each.sequences}
         self.names.update((kernel.kernel, kernel.name) for kernel in kernels)
         promise(not self.served.keys() & self.forgotten, "the world gives no number twice")
         for number in former - self.served.keys():

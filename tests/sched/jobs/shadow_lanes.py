@@ -94,6 +94,7 @@ def _kill(shadow: Shadow, command: KillLane) -> None:
     promise(has_overrun, f"{command}: nothing overran")
     unanswered = [member for member in occupant.members if member.phase != "answered"]
     shadow.seen["kill an overrun" if unanswered else "kill a lingerer"] += 1
+    shadow.sequences.lane_lost(shadow, command.lease, command.lane)
     lease.lost.add(command.lane)
     shadow.free(lease, command.lane)
     for member in unanswered:

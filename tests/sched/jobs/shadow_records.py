@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer, CloseLease, OpenLease
@@ -63,6 +64,11 @@ class ShadowJob:
     """When it has waited for others as long as it may."""
     ripe_from_ns: int = 0
     """Before this its deadline does not end the wait."""
+    follows: events.SequenceSubmitted | None = None
+    sequence: Any = None
+    """The `shadow_sequences.ShadowSequence` that it is in, as long as that has not ended."""
+    is_doomed: bool = False
+    """It needs a state that is lost."""
     way: list[int] = field(default_factory=list)
     """When it was accepted, and when its last attempt was placed, copied and launched, as far as it came."""
 
@@ -153,6 +159,8 @@ class ShadowLease:
     waiting: list[Occupant] = field(default_factory=list)
     flying: set[tuple[int, int]] = field(default_factory=set)
     idle_since_ns: int = 0
+    drains_ns: int = 0
+    """DRAINING since then; 0: not."""
     since_ns: int = 0
     """CREATING since then, or loading since then; from the first ScrubLane on: SCRUBBING since then."""
 

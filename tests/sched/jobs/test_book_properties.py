@@ -38,13 +38,17 @@ REACHED = {
     "kernel_not_permitted",
     "batch", "batch by size", "batch by delay", "batch of several sessions", "batch partly failed", "batch closed up",
     "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again",
+    "sequence member launched", "sequence idle", "sequence lost its lane", "sequence ends behind its head",
+    "sequence on a lease that drains", "lane of several sequences", "sequence member answered out of turn",
+    "bad_sequence", "sequence_unknown", "too_many_sequences", "sequence_lost",
     "kernels reloaded", "lane renewed", "renewed again", "kill a renewal", "lost while renewed",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""
 RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting",
         "CANCELLED while waiting", "kill at the drain limit", "batch partly failed", "batch closed up",
-        "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again", "batch by size"}  # fmt: skip
+        "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again", "batch by size",
+        "sequence_unknown", "sequence ends behind its head"}  # fmt: skip
 
 
 @dataclass(slots=True)

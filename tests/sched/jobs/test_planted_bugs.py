@@ -13,7 +13,7 @@ import pytest
 from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Refusal
-from offpath.sched.jobs import gangs, reload
+from offpath.sched.jobs import gangs, reload, stages
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import CloseLease, EndSession
 from offpath.sched.jobs.demands import Instances
@@ -25,10 +25,11 @@ from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
+from offpath.sched.jobs.sessions import Sessions
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Timers
 
-from . import planted_batches
+from . import planted_batches, planted_sequences
 from .shadow_records import Violation
 from .world import drive
 
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.slow
 SEEDS = 400
 Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]
-BUGS: dict[str, tuple[Plant, str]] = dict(planted_batches.BUGS)
+BUGS: dict[str, tuple[Plant, str]] = planted_batches.BUGS | planted_sequences.BUGS
 
 
 def planted(symptom: str) -> Callable[[Plant], Plant]:
@@ -138,18 +139,18 @@ def starts_no_clock_when_a_helper_is_lost(patch: Patch) -> None:
 
 @planted("stages of a job that went")
 def counts_all_that_an_unfinished_job_waited_as_queued(patch: Patch) -> None:
-    patch(Job, "_stages_so_far", lambda self, now_ns: (now_ns - self.accepted_ns, 0, 0, 0))
+    patch(stages, "so_far", lambda job, now_ns: (now_ns - job.accepted_ns, 0, 0, 0))
 
 
 @planted("stages of a job that went")
 def counts_the_wait_for_a_share_as_the_kernels_time(patch: Patch) -> None:
-    so_far = Job._stages_so_far
+    so_far = stages.so_far
 
     def with_waits_in_kernels(self: Job, now_ns: int) -> tuple[int, int, int, int]:
         queued, copy, launch, kernel = so_far(self, now_ns)
         return queued, copy, 0, launch + kernel
 
-    patch(Job, "_stages_so_far", with_waits_in_kernels)
+    patch(stages, "so_far", with_waits_in_kernels)
 
 
 @planted("queue|never get an answer|had to be answered: .*CANCELLED")  # in no queue when its kernel is gone
@@ -287,7 +288,7 @@ def never_closes_an_idle_lease(patch: Patch) -> None:
 
 @planted("credit is out")
 def keeps_jobs_whose_credit_came_back(patch: Patch) -> None:
-    patch(JobBook, "_credit", lambda self, event, now_ns: None)
+    patch(Sessions, "credit_returned", lambda self, event, now_ns: None)
 
 
 @planted("was before it")

@@ -16,7 +16,7 @@ from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 from ..gpus import MIB, a30, a100
-from . import batch_worlds, gang_worlds
+from . import batch_worlds, gang_worlds, sequence_worlds
 from .shadow import Shadow
 from .shadow_records import ShadowLease, Violation, promise
 from .world_setup import TENANTS, draw_limits, draw_pins, draw_setup, draw_tenants
@@ -56,6 +56,11 @@ class World:
         self.stacks = Random(f"{seed} stacks")
         self.is_batching = self.stacks.random() < 0.4
         """Kernels batch, each helper's in its own way."""
+        self.orders = Random(f"{seed} sequences")
+        self.is_sequential = self.orders.random() < 0.35
+        """A kernel takes sequences."""
+        if self.is_sequential:
+            self.setup = replace(self.setup, settings=sequence_worlds.settings(self.orders, self.setup.settings))
         if self.is_mixed or self.is_whole:
             self.setup = replace(self.setup, pins=())
         self.setup = replace(self.setup, tenants=self._with_rights(self.setup.tenants))
@@ -75,15 +80,17 @@ class World:
         self.next_job = self.next_session = self.next_helper = self.next_revision = 1
         self.fault = self.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
         self.hurry = self.random.choice((1, 1, 10, 50))
+        if self.is_sequential:
+            self.fault *= self.orders.choice((0.1, 1.0))  # or they would not become long
         self._choices: list[tuple[float, Callable[[], events.Event | None]]] = [
-            (28.0 if self.is_batching else 14.0, self._submit),
+            (28.0 if self.is_batching or self.is_sequential else 14.0, self._submit),
             (2.0, self._open_session),
             (0.5, self._close_session),
             (2.0, self._cancel),
             (6.0, self._credit),
             (14.0, self._copy_done),
             (10.0, self._result),
-            (24.0 if self.is_batching else 6.0, self._lane_ready),
+            (24.0 if self.is_batching or self.is_sequential else 6.0, self._lane_ready),
             (6.0, self._scrubbed),
             (6.0, self._closed),
             (3.0, self._join),
@@ -265,6 +272,8 @@ class World:
 
     def _with_rights(self, tenants: tuple[TenantSpec, ...]) -> tuple[TenantSpec, ...]:
         """Some may call some kernels only, and some may have gangs."""
+        if self.is_sequential:
+            tenants = sequence_worlds.tenants(self.orders, tenants)
         if self.is_whole:
             tenants = gang_worlds.tenants(self.gangs, tenants)
         if not self.is_picky:
@@ -288,6 +297,8 @@ class World:
         session = random.choice(open_)
         if self.is_batching:
             session = batch_worlds.session(self.stacks, open_, session)
+        if self.is_sequential:
+            session = sequence_worlds.session(self.orders, open_, session)
         is_odd = random.random() < 0.06
         last = shadow.last_id[session]
         kernel = random.choice((1, 1, 2, 3, 4))
@@ -310,6 +321,8 @@ class World:
             self._number("job"), session, request, self.numbers.get(kernel, kernel), share,
             random.choice((0, 0, 1, 7)), deadline, payload, random.random() < 0.3, credit=self._credited(),
         )  # fmt: skip
+        if self.is_sequential and self.orders.random() < 0.6:
+            return sequence_worlds.followed(self.orders, submitted, self.numbers[sequence_worlds.KERNEL], shadow)
         return batch_worlds.stacked(self.stacks, submitted, self.numbers[1]) if self.is_batching else submitted
 
     def _credited(self) -> int:
@@ -385,9 +398,11 @@ class World:
         return tuple(replace(self._drawn(kernel), kernel=self.numbers[kernel.kernel]) for kernel in served)
 
     def _drawn(self, kernel: events.Kernel) -> events.Kernel:
-        """The kernel with the memory, models and batches that this helper states."""
+        """The kernel with the memory, models, batches and sequences that this helper states."""
         if self.is_batching:
             kernel = batch_worlds.kernel(self.stacks, kernel)
+        if self.is_sequential:
+            kernel = sequence_worlds.kernel(self.orders, kernel)
         if not self.is_picky:
             return kernel
         others = self.needs.choice((10, 50, 100))

@@ -45,3 +45,16 @@ def test_a_batch_is_one_job_that_runs_as_long_as_its_launch() -> None:
     source = recording.source("journal")
     assert [(row.submit_ns, row.duration_ns) for row in source.stream.jobs] == [(2, RAN_NS)]
     assert source.left_out == 2
+
+
+def test_a_request_of_a_sequence_is_a_job_of_its_own() -> None:
+    book = JobBook((TenantSpec("ada"),), make("oldest-gpu-first"), SETTINGS)
+    recording = Recording(book)
+    recording.add(events.SessionOpened(1, "ada", 64), 0)
+    kernel = events.Kernel(1, 14, "steps", sequences=True)
+    recording.add(events.HelperJoined(1, (a100("gpu-0"),), (kernel,)), 0)
+    for job in (1, 2):
+        recording.add(events.SequenceSubmitted(submitted(job, 1), 7, job == 1, job == 2), job)
+        recording.add(events.ResultArrived(job, 1, EndReason.NONE, 0, RAN_NS), job + RAN_NS)
+    source = recording.source("journal")
+    assert [(row.submit_ns, row.duration_ns) for row in source.stream.jobs] == [(1, RAN_NS), (2, RAN_NS)]

@@ -30,6 +30,8 @@ class Reason(IntEnum):
     PAYLOAD_TOO_LARGE = 4
     DUPLICATE_ID = 5
     GANG_UNSUPPORTED = 6
+    BAD_SEQUENCE = 7
+    SEQUENCE_UNKNOWN = 8
     # load and limits
     TENANT_QUEUE_FULL = 20
     DAEMON_FULL = 21
@@ -39,6 +41,7 @@ class Reason(IntEnum):
     NO_GPU_MODEL = 25
     NO_INSTANCE_MEMORY = 26
     KERNEL_NOT_PERMITTED = 27
+    TOO_MANY_SEQUENCES = 28
     # events before the end
     DEADLINE_PASSED = 40
     CANCELLED_BY_REQUESTER = 41
@@ -48,6 +51,7 @@ class Reason(IntEnum):
     TENANT_REMOVED = 45
     CANCELLED_BY_OPERATOR = 46
     KERNEL_GONE = 47
+    SEQUENCE_LOST = 48
     # faults
     KERNEL_RAISED = 60
     RESULT_TOO_LARGE = 61

@@ -10,16 +10,18 @@ from offpath.sched.jobs.records import MS, Job, Session, Tenant
 from offpath.sched.jobs.states import EndReason
 
 _RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
-DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's command, at a time unknown here
+DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's command, and a sequence when its client ends it
 _MIN_RETRY_MS = 1
 _MAX_RETRY_MS = 5_000
 
 
-def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances: Instances, now_ns: int) -> EndReason:
-    """Return why this job is not accepted, or NONE.
+def refuse(
+    job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances: Instances, now_ns: int, *, in_sequence: bool
+) -> EndReason:
+    """Return why this job is not accepted, or NONE. Whether its sequence takes it, `Sequences.refuse` decides.
 
     ``instances``: those of the GPUs of the present or former helpers that serve its kernel. Before the first helper no
-    kernel is known.
+    kernel is known. ``in_sequence``: the request names a sequence.
     """
     share = job.demand.share
     if session.is_leaving:
@@ -30,6 +32,8 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
         return EndReason.UNKNOWN_KERNEL
     if tenant.spec.kernels is not None and not ledger.may_call(tenant, job.kernel):
         return EndReason.KERNEL_NOT_PERMITTED
+    if ledger.kernels[job.kernel].sequences is not in_sequence:
+        return EndReason.BAD_SEQUENCE
     if not is_valid(share) or not all(
         is_valid(each) and (each > 100) is (share > 100) for _, each in job.demand.models
     ):
@@ -49,7 +53,7 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
         return EndReason.TENANT_QUEUE_FULL
     if ledger.unanswered >= ledger.settings.max_jobs:
         return EndReason.DAEMON_FULL
-    if job.deadline_ns and is_unreachable(job, tenant, now_ns):
+    if job.deadline_ns and (job.deadline_ns < now_ns if in_sequence else is_unreachable(job, tenant, now_ns)):
         return EndReason.DEADLINE_UNREACHABLE
     return EndReason.NONE
 
@@ -82,7 +86,7 @@ def retry_after_ms(tenant: Tenant, ledger: Ledger, reason: EndReason, now_ns: in
 
     1 ms to 5 s; 0 if the same request would be refused again.
     """
-    if reason is EndReason.DRAINING:
+    if reason in (EndReason.DRAINING, EndReason.TOO_MANY_SEQUENCES):
         return DRAIN_RETRY_MS
     if reason not in _RETRYABLE:
         return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from offpath.sched.gpu.policy import Demand, Placement, Policy
+from offpath.sched.gpu.policy import Demand, Placement, Policy, Refusal
 from offpath.sched.jobs import events, gangs
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.batches import Batches
@@ -37,8 +37,10 @@ from offpath.sched.jobs.records import (
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.ripeness import has_need, is_ripe
+from offpath.sched.jobs.sequences import Sequences
 from offpath.sched.jobs.service import run_ended, typical_ns
 from offpath.sched.jobs.sessions import Sessions
+from offpath.sched.jobs.stages import stages
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 from offpath.sched.jobs.timers import Key
 
@@ -63,21 +65,26 @@ class JobBook:
         self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
         self.leasing = Leasing(self.ledger)
         self.renewal = Renewal(self.ledger, self.leasing)
-        self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
+        self.sequences = Sequences(self.ledger, self.leasing, self._end, self._enqueue)
+        self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane, self.sequences.lease_ends)
         self.kernels = Kernels(self.ledger, self.leasing, self._end)
-        self.reload = Reload(self.ledger, self.leasing, self.limits, self.kernels, self._end, self._lose_lane)
+        self.reload = Reload(
+            self.ledger, self.leasing, self.limits, self.kernels, self.sequences, self._end, self._lose_lane
+        )
         self.batches = Batches(
             self.ledger, self.leasing, self._end, self._leave_lane, self._start, self._start_waiting, self._route
         )
         fleet = Fleet(
-            self.ledger, self.leasing, self.renewal, self.kernels, self.reload, self.batches, self._route, self._lose
-        )
+            self.ledger, self.leasing, self.renewal, self.kernels, self.reload, self.batches, self.sequences,
+            self._route, self._lose,
+        )  # fmt: skip
         lanes = Lanes(self.ledger, self.leasing, self.renewal, self.limits, self._route)
-        self._sessions = Sessions(self.ledger, self.reload, self._end)
+        self._sessions = Sessions(self.ledger, self.reload, self.sequences, self._end)
         self._losing: Loss | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
             events.StackSubmitted: self._stack_submitted,
+            events.SequenceSubmitted: self._sequence_submitted,
             events.CopyDone: self._copied,
             events.ResultArrived: self._result,
             events.BatchResult: self._result,
@@ -110,6 +117,7 @@ class JobBook:
             "leave": self.reload.leave_timer,
             "kernel": self.kernels.timer,
             "ripe": self.batches.timer,
+            "sequence": self.sequences.timer,
         }
 
     def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
@@ -126,6 +134,7 @@ class JobBook:
         if ledger.timers.are_due(now_ns):
             self._fire_due(now_ns)
         self._handlers[kind](event, now_ns)
+        self._route_moved(now_ns)
         while ledger.decisions.take_decider_change():  # the first decision of a new decider may itself be a fault
             for tenant in list(ledger.backlogged.values()):
                 self._route(tenant, now_ns)
@@ -138,10 +147,17 @@ class JobBook:
     def _fire_due(self, now_ns: int) -> None:
         for _ in range(_TIMER_ROUNDS):
             self._fire_timers(now_ns)
+            self._route_moved(now_ns)
             if self.ledger.departing:
                 self.reload.settle()
             if not self.ledger.timers.are_due(now_ns):
                 return
+
+    def _route_moved(self, now_ns: int) -> None:
+        """Place the jobs that became the head of their sequence."""
+        moved = self.sequences.moved
+        while moved:
+            self._route(moved.popitem()[1], now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return the time to call with `events.Tick` if no other event comes first; may be early, never late."""
@@ -156,7 +172,16 @@ class JobBook:
     def _stack_submitted(self, event: events.StackSubmitted, now_ns: int) -> None:
         self._submitted(event.submitted, now_ns, event)
 
-    def _submitted(self, event: events.JobSubmitted, now_ns: int, stacks: events.StackSubmitted | None = None) -> None:
+    def _sequence_submitted(self, event: events.SequenceSubmitted, now_ns: int) -> None:
+        self._submitted(event.submitted, now_ns, follows=event)
+
+    def _submitted(
+        self,
+        event: events.JobSubmitted,
+        now_ns: int,
+        stacks: events.StackSubmitted | None = None,
+        follows: events.SequenceSubmitted | None = None,
+    ) -> None:
         ledger = self.ledger
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
@@ -179,7 +204,10 @@ class JobBook:
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
-        refused = refuse(job, session, tenant, ledger, ledger.helpers.instances[helpers], now_ns)
+        instances = ledger.helpers.instances[helpers]
+        refused = refuse(job, session, tenant, ledger, instances, now_ns, in_sequence=follows is not None)
+        if follows is not None and refused is EndReason.NONE:
+            refused = self.sequences.refuse(follows, session, tenant)
         session.last_request_id = max(session.last_request_id, event.request_id)
         tenant.jobs += 1
         ledger.unanswered += 1
@@ -188,6 +216,9 @@ class JobBook:
             return
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
+        if follows is not None:
+            self.sequences.accepted(job, follows, session, tenant, now_ns)
+            return
         if stacks is not None and self.batches.waits(job, tenant, stacks, now_ns):
             self._enqueue(job, tenant, now_ns)
             if is_ripe(tenant.queues[job.queue_kind], ledger, now_ns):
@@ -199,7 +230,13 @@ class JobBook:
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
         demand = job.demand
-        placement = self.ledger.policy.place(demand, now_ns) if demand.share <= 100 else gangs.place(demand, tenant)
+        placement: Placement | Refusal
+        if job.turn:
+            placement = self.sequences.seat(job, tenant)
+        elif demand.share <= 100:
+            placement = self.ledger.policy.place(demand, now_ns)
+        else:
+            placement = gangs.place(demand, tenant)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -210,6 +247,8 @@ class JobBook:
         job.placed_ns = now_ns
         lease = self.ledger.leases[placement.lease]
         lease.jobs[job.job] = job
+        if job.sequence:
+            job.placement = placement = self.sequences.placed(job, lease, now_ns)
         job.share = job.demand.share_on(lease.view.model) if job.demand.models else job.demand.share
         self.ledger.out.append(Copy(job.job, job.attempt, placement.lease, placement.lane))
         return True
@@ -232,6 +271,12 @@ class JobBook:
 
     def _unqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         """Remove a job from the queue out of order; its state has already changed."""
+        if not self.sequences.unqueued(job, tenant):
+            self._leave_queue(job, tenant, now_ns)
+        if job.sequence:
+            self.sequences.passed(job, now_ns)
+
+    def _leave_queue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         if tenant.stranded.pop(job.job, None) is not None:
             return
         kind = job.queue_kind
@@ -247,15 +292,20 @@ class JobBook:
 
     def _route(self, tenant: Tenant, now_ns: int) -> None:
         """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
-        while tenant.queued:
+        while tenant.queued or tenant.turns:
             queues = [
                 each for each in tenant.queues.values() if not tenant.stacked or is_ripe(each, self.ledger, now_ns)
             ]
             heads = [head for queue in queues if (head := queue.peek()) is not None]
+            if tenant.turns:
+                heads += self.sequences.turns(tenant)
             if len(heads) > 1:
                 heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
             for job in heads:
+                is_turn = bool(job.turn)
                 if self._place(job, tenant, now_ns):
+                    if is_turn:
+                        break
                     kind = job.queue_kind
                     if job.stack:
                         self.batches.form(job, tenant, tenant.queues[kind], now_ns)
@@ -303,6 +353,8 @@ class JobBook:
             each.is_running = True
             each.launched_ns = now_ns
             each.launches += 1
+        if job.sequence:
+            self.sequences.launched(job)
         lease.running_share += job.share
         if kernel_ns := self.ledger.settings.kernel_ns:
             self.ledger.watch(lease, now_ns + kernel_ns)
@@ -381,8 +433,8 @@ class JobBook:
             lease = ledger.leases.get(lease_id)
             generation = lease.generation if lease is not None else 0
         wait_ms = retry_after_ms(tenant, ledger, reason, now_ns) if state is JobState.REJECTED else 0
-        stages = job.stages(now_ns, started_ns, finished_ns)
-        ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
+        spent = stages(job, now_ns, started_ns, finished_ns)
+        ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, spent))
         if was_queued:
             self._unqueue(job, tenant, now_ns)
         elif job.placement is not None:
@@ -409,23 +461,28 @@ class JobBook:
             lease.orphaned_copies.add((job.job, job.attempt))
         job.is_copying = False
         job.placement = None
+        was_seated, job.is_seated = job.is_seated, False
         if lease is None:
+            self._passed(job, now_ns)
             return  # removed with its helper
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
-        if lease.is_gang:
-            lease.free_lanes.append(placement.lane)
-        else:
-            ledger.policy.release(placement, job.share, now_ns)
+        ledger.free_lane(lease, placement, 0 if was_seated else job.share, now_ns)
+        self._passed(job, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)
         self._start_waiting(lease, now_ns)
         tenant = ledger.tenants[job.demand.tenant]
-        if tenant.queued:
+        if tenant.queued or tenant.turns:
             self._route(tenant, now_ns)
         if not lease.jobs:
             self.leasing.went_idle(lease, now_ns)
+
+    def _passed(self, job: Job, now_ns: int) -> None:
+        """A job has left its lane; if it is answered, the next one of its sequence follows."""
+        if job.sequence and job.state >= FIRST_TERMINAL:
+            self.sequences.passed(job, now_ns)
 
     def _start_waiting(self, lease: Lease, now_ns: int) -> None:
         while lease.waiting:
@@ -445,6 +502,7 @@ class JobBook:
         self._leave_lane(job, now_ns)
         if reason := self._withdrawn(job):
             self._end(job, JobState.CANCELLED, reason, now_ns)
+            self._passed(job, now_ns)
             return
         job.attempt += 1
         job.demand = replace(job.demand, helpers=self.ledger.helpers.only_on.get(job.kernel, ()))
@@ -457,6 +515,8 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         if job.kernel not in ledger.known:
             return EndReason.KERNEL_GONE
+        if job.sequence and self.sequences.is_lost(job):
+            return EndReason.SEQUENCE_LOST
         instances = ledger.helpers.known_instances(job.kernel)
         return withdraw(job, ledger.sessions.get(job.session), tenant, ledger, instances)
 
@@ -473,6 +533,8 @@ class JobBook:
         for job in lost:
             if job in lease.waiting:
                 lease.waiting.remove(job)  # or freed share would launch it on the lost lane
+        lease.lost.add(lane)  # before the end of a sequence there has the lease scrubbed
+        self.sequences.lane_lost(lease, lane, now_ns)
         self.leasing.worker_lost(lease, lane, now_ns)
         for job in lost:
             self._lose(job, EndReason.WORKER_LOST, now_ns)
@@ -519,6 +581,7 @@ class JobBook:
                 others.append(key)
         expired.sort(key=lambda job: job.state is not JobState.QUEUED)  # or a lane would go to a job that is due too
         for job in expired:
-            self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
+            if job.state < FIRST_TERMINAL:  # the end of another of its sequence may have ended it
+                self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
         for kind, who in others:
             self._on_timer[kind](who, now_ns)

@@ -125,6 +125,17 @@ class RenewLane:
 
 
 @record
+class EndSequence:
+    """Have the lane's worker drop the state of a sequence that ended without its last request. ``sequence``: the book's
+    number of it."""
+
+    lease: int
+    lane: int
+    generation: int
+    sequence: int
+
+
+@record
 class EndSession:
     """The session's tenant was removed and all its answers are sent: notify the requester and close the session."""
 
@@ -140,6 +151,6 @@ class TenantGone:
 
 Command = (
     Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone | PluginDecision
-    | RenewLane | CopyBatch
+    | RenewLane | CopyBatch | EndSequence
 )  # fmt: skip
 """A `PluginDecision` requires no action of the shell: it records a policy plug-in's decision in the journal."""

@@ -58,6 +58,17 @@ class StackSubmitted:
 
 
 @record
+class SequenceSubmitted:
+    """A `JobSubmitted` of a sequence. ``sequence_id``: the client's, of its session and kernel, not 0. ``is_start``,
+    ``is_end``: it is the first, or the last, request of the sequence."""
+
+    submitted: JobSubmitted
+    sequence_id: int
+    is_start: bool
+    is_end: bool
+
+
+@record
 class CancelRequested:
     """The requester cancels the job, or an operator (``operator_uid``) does."""
 
@@ -142,7 +153,7 @@ class Kernel:
 
     ``models``: the GPU models that it runs on, each with its R (``share`` is then the least of these); empty: all.
     ``memory_bytes``: device memory that its worker needs besides the lane's buffers; 0: not known. ``batching``: None:
-    each of its requests has its own launch.
+    each of its requests has its own launch. ``sequences``: each of its requests is of a sequence.
     """
 
     kernel: int
@@ -151,6 +162,7 @@ class Kernel:
     models: ModelShares = ()
     memory_bytes: int = 0
     batching: Batching | None = None
+    sequences: bool = False
 
 
 @record
@@ -276,5 +288,5 @@ Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | GpuLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost
     | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick | KernelsReloaded | StackSubmitted
-    | BatchResult
+    | BatchResult | SequenceSubmitted
 )  # fmt: skip

@@ -80,6 +80,8 @@ def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: i
     ahead = _ahead(job, ledger)
     estimate = ends_in_ns(job, tenant, ledger.kernels, now_ns)
     where = f"queued for {_ms(now_ns - job.accepted_ns)}"
+    if job.awaits:
+        return Explanation(where, (_waits_for_sequence(job, ledger),), 0, None)
     waits = _waits_for_others(job, tenant, ledger, now_ns)
     return Explanation(where, waits or obstacles(job, tenant, ledger, gpus, now_ns), ahead, estimate)
 
@@ -97,6 +99,22 @@ def _waits_for_others(job: Job, tenant: Tenant, ledger: Ledger, now_ns: int) -> 
         f"{kernel.batching.enough} are enough; they wait for {_ms(first_ns)} at most"
     )
     return (Hold(Cause.BATCH, text, (Unblocker.TIME, Unblocker.OTHER_REQUEST), (), ()),)
+
+
+def _waits_for_sequence(job: Job, ledger: Ledger) -> Hold:
+    """What a job of a sequence waits for: those before it, or the lane whose worker has the state."""
+    sequence = ledger.sequences[job.sequence]
+    which = f"sequence {sequence.sequence_id}"
+    if job.turn is None:
+        before = [sequence.head, *sequence.later]
+        numbers = before[: before.index(job.job)]
+        text = f"it waits for {_jobs(numbers)} of {which}, whose requests run one after the other"
+        return Hold(Cause.SEQUENCE, text, (Unblocker.JOB_ENDS,), (), ())
+    number, lane = job.turn
+    lease = ledger.leases[number]
+    there = [held.job for held in lease.jobs.values() if held.placement is not None and held.placement.lane == lane]
+    text = f"it waits for lane {lane} of lease {number}, which has the state of {which} and holds {_jobs(there)}"
+    return Hold(Cause.SEQUENCE, text, (Unblocker.JOB_ENDS,), (holder_of(lease),), ())
 
 
 def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
@@ -216,6 +234,10 @@ _END_CAUSE = {
     EndReason.KERNEL_OVERRAN: Cause.KERNEL,
     EndReason.KERNEL_GONE: Cause.KERNEL,
     EndReason.RESULT_NOT_SPLIT: Cause.KERNEL,
+    EndReason.BAD_SEQUENCE: Cause.REQUEST,
+    EndReason.SEQUENCE_UNKNOWN: Cause.SEQUENCE,
+    EndReason.TOO_MANY_SEQUENCES: Cause.QUOTA,
+    EndReason.SEQUENCE_LOST: Cause.SEQUENCE,
 }
 
 
@@ -333,6 +355,23 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     ),
     EndReason.RESULT_NOT_SPLIT: (
         "its kernel was called for a batch, and did not return the batch's rows in each tensor",
+        (Unblocker.OTHER_REQUEST,),
+    ),
+    EndReason.BAD_SEQUENCE: (
+        "its kernel takes requests of sequences only and it was of none, or the reverse",
+        (Unblocker.OTHER_REQUEST,),
+    ),
+    EndReason.SEQUENCE_UNKNOWN: (
+        "it does not start a sequence, and its session has none of this id and kernel: none was started, or it ended",
+        (Unblocker.OTHER_REQUEST,),
+    ),
+    EndReason.TOO_MANY_SEQUENCES: (
+        "its tenant or the daemon had as many sequences as it may have",
+        (Unblocker.TIME, Unblocker.CONFIGURATION),
+    ),
+    EndReason.SEQUENCE_LOST: (
+        "the state of its sequence was lost before it could run: with its worker or lease, by a reload of the kernels, "
+        "or because the request that starts the sequence did not run",
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.KERNEL_GONE: (

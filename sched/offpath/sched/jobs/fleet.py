@@ -12,6 +12,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, Lease, Tenant
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
+from offpath.sched.jobs.sequences import Sequences
 from offpath.sched.jobs.states import EndReason
 
 
@@ -26,6 +27,7 @@ class Fleet:
         kernels: Kernels,
         reload: Reload,
         batches: Batches,
+        sequences: Sequences,
         route: Callable[[Tenant, int], None],
         lose: Callable[[Job, EndReason, int], None],
     ) -> None:
@@ -36,6 +38,7 @@ class Fleet:
         self._kernels = kernels
         self._reload = reload
         self._batches = batches
+        self._sequences = sequences
         self._route = route
         self._lose = lose
 
@@ -53,6 +56,9 @@ class Fleet:
         helper = self._ledger.helpers.reloaded(event)
         if helper is None:
             return
+        gpus = {gpu.gpu for gpu in helper.gpus}
+        for lease in [lease for lease in self._ledger.leases.values() if lease.view.gpu in gpus]:
+            self._sequences.lease_ends(lease, now_ns)  # the new workers do not have the state
         self._renewal.reloaded(helper, now_ns)  # before any job is placed: the former code may lack its kernel
         self._kernels.renew_demands()
         self._reload.end_queued(now_ns)
@@ -68,6 +74,7 @@ class Fleet:
         if gone is None:
             return
         leases = self._leasing.helper_lost(gone)
+        self._states_lost(leases, now_ns)
         self._kernels.lost(now_ns)
         self._batches.kernels_changed(now_ns)
         self._leases_lost(leases, EndReason.HELPER_LOST, now_ns)
@@ -78,9 +85,15 @@ class Fleet:
         if helper is None or event.gpu not in [gpu.gpu for gpu in helper.usable_gpus]:
             return
         leases = self._leasing.gpu_lost(helper, event.gpu)
+        self._states_lost(leases, now_ns)
         self._leases_lost(leases, EndReason.WORKER_LOST, now_ns)
         self._reload.end_queued(now_ns)  # queued jobs may not fit any GPU that is left
         self._leasing.round(now_ns)
+
+    def _states_lost(self, leases: list[Lease], now_ns: int) -> None:
+        """Before anything is placed: no head may wait for a lane that is gone."""
+        for lease in leases:
+            self._sequences.lease_lost(lease, now_ns)
 
     def _leases_lost(self, leases: list[Lease], reason: EndReason, now_ns: int) -> None:
         for lease in leases:

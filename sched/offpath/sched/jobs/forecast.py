@@ -269,7 +269,7 @@ def _start_ns(
         for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
             if (rank, accepted_ns, number) >= turn:
                 break
-            if (ahead.demand.is_restricted or ahead.stack) and enough_ns < _NEVER_NS:
+            if (ahead.demand.is_restricted or ahead.stack or ahead.sequence) and enough_ns < _NEVER_NS:
                 continue  # where it runs, or with which others, is not certain, so it may not delay this job
             if batches.join(ahead) is not None:
                 continue

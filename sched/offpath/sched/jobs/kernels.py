@@ -59,7 +59,11 @@ class Kernels:
                     job.demand, job.share = demand, demand.share
                     tenant.queues.setdefault(job.queue_kind, JobHeap()).push(job)
                     tenant.came(job)
-            for job in tenant.stranded.values():
+            others = [*tenant.stranded.values()]
+            if tenant.awaiting:
+                awaiting = [job for job in self._ledger.jobs.values() if job.awaits]
+                others += [job for job in awaiting if job.demand.tenant == tenant.spec.name]
+            for job in others:
                 job.demand = self.renewed(job, tenant) or job.demand
 
     def renewed(self, job: Job, tenant: Tenant) -> Demand | None:
@@ -150,4 +154,5 @@ class Kernels:
             del ledger.known[number]
         ledger.helpers.forget(numbers)
         for job in [job for job in ledger.jobs.values() if job.state is JobState.QUEUED and job.kernel in numbers]:
-            self._end(job, JobState.CANCELLED, EndReason.KERNEL_GONE, now_ns)
+            if job.state is JobState.QUEUED:  # the end of another of its sequence may have ended it
+                self._end(job, JobState.CANCELLED, EndReason.KERNEL_GONE, now_ns)

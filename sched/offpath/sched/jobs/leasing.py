@@ -126,9 +126,9 @@ class Leasing:
         """Start the keep-warm time of a lease without jobs, or finish its drain."""
         lease.idle_since_ns = now_ns
         if lease.state is LeaseState.DRAINING:
-            if not lease.orphaned_copies:
+            if not (lease.orphaned_copies or lease.sequences):
                 self._scrub(lease, now_ns)
-        elif not lease.is_pinned and not lease.is_idle_timer_armed:
+        elif lease.state is LeaseState.WARM and not lease.is_pinned and not lease.is_idle_timer_armed:
             lease.is_idle_timer_armed = True
             self._ledger.timers.arm(now_ns + self._ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
 
@@ -138,7 +138,7 @@ class Leasing:
         if lease is None or lease.state is not LeaseState.WARM:
             return
         lease.is_idle_timer_armed = False
-        if lease.jobs or lease.is_pinned or lease.renewing:
+        if lease.jobs or lease.is_pinned or lease.renewing or lease.sequences:
             return  # armed again when the lease next becomes idle, or when a renewed lane is ready
         since = lease.idle_since_ns
         if now_ns - since >= self._ledger.settings.keep_warm_ns:
@@ -148,10 +148,13 @@ class Leasing:
             self._ledger.timers.arm(since + self._ledger.settings.keep_warm_ns, ("idle", lease_id))
 
     def drain(self, lease: Lease, now_ns: int) -> None:
-        """Place no more jobs on the lease; scrub when the last job has left."""
+        """Place no more jobs on the lease; scrub when the last job has left. Sequences may go on there for a while."""
         lease.state = LeaseState.DRAINING
         self._ledger.policy.lease_draining(lease.view.lease)
-        if not lease.jobs:
+        if lease.sequences:
+            lease.since_ns = now_ns
+            self._ledger.watch(lease, now_ns + self._ledger.settings.sequence_idle_ns)
+        elif not lease.jobs:
             self._scrub(lease, now_ns)
 
     def worker_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
@@ -359,7 +362,7 @@ class Leasing:
         small = [held for held in own if not share_in(head.demand, held.view)]
         if age_ns >= settings.grow_after_ns:
             since = now_ns - settings.grow_after_ns
-            free = [held for held in (*others, *small) if not held.jobs and not held.renewing]
+            free = [held for held in (*others, *small) if not (held.jobs or held.renewing or held.sequences)]
             idle = [held for held in free if held.idle_since_ns <= since]
             yield from sorted(idle, key=lambda held: held.idle_since_ns)
         if age_ns < settings.reclaim_after_ns:
@@ -367,7 +370,7 @@ class Leasing:
         mine = tenant.held_share / tenant.spec.weight
         busy = []
         for lease in others:
-            if not lease.jobs or now_ns - lease.opened_ns < settings.min_hold_ns:
+            if not (lease.jobs or lease.sequences) or now_ns - lease.opened_ns < settings.min_hold_ns:
                 continue
             owner = self._ledger.tenants[lease.view.tenant]
             left = (owner.held_share - lease.view.alpha) / owner.spec.weight
@@ -376,7 +379,8 @@ class Leasing:
         for *_, lease in sorted(busy):
             yield lease
         if now_ns - head.accepted_ns >= settings.reclaim_after_ns:
-            yield from [held for held in small if held.jobs and now_ns - held.opened_ns >= settings.min_hold_ns]
+            in_use = [held for held in small if held.jobs or held.sequences]
+            yield from [held for held in in_use if now_ns - held.opened_ns >= settings.min_hold_ns]
 
     # -- opening and closing --------------------------------------------------------------------------------------
     def _open_pins(self, now_ns: int) -> set[Slice]:

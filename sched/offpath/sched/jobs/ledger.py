@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from offpath.sched.gpu.policy import DecisionPort, Policy
+from offpath.sched.gpu.policy import DecisionPort, Placement, Policy
 from offpath.sched.gpu.registry import decision_port
 from offpath.sched.jobs.commands import Command
 from offpath.sched.jobs.helpers import Helpers, KnownKernel
 from offpath.sched.jobs.records import BookSettings, Job, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL
 from offpath.sched.jobs.timers import Key, Timers
 
@@ -40,6 +41,7 @@ class Ledger:
         self.backlogged: dict[str, Tenant] = {}
         self.departing: dict[str, Tenant] = {}
         """Removed tenants that still hold resources."""
+        self.sequences: dict[int, Sequence] = {}
         self.unanswered = 0
         self.last_job = 0
         self.last_session = 0
@@ -75,6 +77,20 @@ class Ledger:
         held = self.leaving.get(job)
         return held is not None and held.is_running
 
+    def take_lane(self, lease: Lease, lane: int) -> None:
+        """No job may be placed on the lane until `free_lane`; the policy counts no share for it."""
+        if not lease.is_gang:
+            self.policy.lane_paused(lease.view.lease, lane)
+        elif lane in lease.free_lanes:
+            lease.free_lanes.remove(lane)
+
+    def free_lane(self, lease: Lease, placement: Placement, share: int, now_ns: int) -> None:
+        """Jobs may be placed on the lane. ``share``: what the policy counts for its last job."""
+        if lease.is_gang:
+            lease.free_lanes.append(placement.lane)
+        else:
+            self.policy.release(placement, share, now_ns)
+
     def watch(self, lease: Lease, when_ns: int) -> None:
         """Check the lease at ``when_ns`` at the latest; one timer covers all limits on it."""
         if not lease.watch_ns or when_ns < lease.watch_ns:
@@ -85,6 +101,10 @@ class Ledger:
         """Time at which the kernel is forgotten; 0 for never: it is served, or there is no limit."""
         limit_ns = self.settings.kernel_gone_ns
         return known.gone_ns + limit_ns if limit_ns and not known.is_served else 0
+
+    def sequence_due_ns(self, sequence: Sequence) -> int:
+        """Time at which an idle sequence ends; 0: it is not idle."""
+        return sequence.idle_since_ns + self.settings.sequence_idle_ns if sequence.idle_since_ns else 0
 
     def _is_live(self, key: Key, when_ns: int) -> bool:
         kind, who = key
@@ -101,6 +121,9 @@ class Ledger:
         if kind == "kernel":
             assert isinstance(who, int)
             return who in self.known and self.gone_for_good_ns(self.known[who]) == when_ns
+        if kind == "sequence":
+            assert isinstance(who, int)
+            return who in self.sequences and self.sequence_due_ns(self.sequences[who]) == when_ns
         if kind == "leave":
             assert isinstance(who, str)
             return who in self.departing

@@ -1,5 +1,5 @@
 """Enforces time limits on launches, launches of answered jobs, lease opening, replacing of workers, model loading and
-scrubbing. One timer per lease."""
+scrubbing, and on sequences of leases that drain. One timer per lease."""
 
 from __future__ import annotations
 
@@ -35,8 +35,17 @@ def _due_ns(job: Job, settings: BookSettings) -> int:
 class Limits:
     """Checks a lease when its watch is due; ``end`` and ``lose_lane`` are the book's."""
 
-    def __init__(self, ledger: Ledger, leasing: Leasing, end: End, lose_lane: LoseLane) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        leasing: Leasing,
+        end: End,
+        lose_lane: LoseLane,
+        end_sequences: Callable[[Lease, int], None],
+    ) -> None:
+        """``end_sequences`` ends those of a lease."""
         self._ledger = ledger
+        self._end_sequences = end_sequences
         self._leasing = leasing
         self._end = end
         self._lose_lane = lose_lane
@@ -58,6 +67,8 @@ class Limits:
             for job in [job for job in lease.occupants if 0 < self._job_due_ns(job) <= now_ns]:
                 self._overran(job, lease, now_ns)
             self._end_renewals(lease, now_ns)
+            if 0 < self._sequences_due_ns(lease) <= now_ns:
+                self._end_sequences(lease, now_ns)
             self.watch(lease)
 
     def watch(self, lease: Lease) -> None:
@@ -75,7 +86,15 @@ class Limits:
             return lease.since_ns + settings.scrub_ns if settings.scrub_ns and not lease.is_closing else 0
         dues = [self._job_due_ns(job) for job in lease.occupants]
         dues += [self._lane_due_ns(lease, lane) for lane in lease.renewing]
+        dues.append(self._sequences_due_ns(lease))
         return min((due for due in dues if due), default=0)
+
+    def _sequences_due_ns(self, lease: Lease) -> int:
+        """Time at which a lease that drains waits no longer for its sequences; 0 for never. From then on it waits for
+        the jobs on its lanes only."""
+        is_waiting = lease.state is LeaseState.DRAINING and len(lease.sequences) > 0
+        due_ns = lease.since_ns + self._ledger.settings.sequence_idle_ns
+        return due_ns if is_waiting and not lease.is_forsaken else 0
 
     def _end_renewals(self, lease: Lease, now_ns: int) -> None:
         """Lanes whose new workers take too long are lost."""

@@ -41,6 +41,7 @@ class Cause(Enum):
     OPERATOR = "operator"
     KERNEL = "kernel"
     BATCH = "batch"
+    SEQUENCE = "sequence"
     FAULT = "fault"
 
 

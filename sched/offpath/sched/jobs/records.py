@@ -26,7 +26,7 @@ class TenantSpec:
     ``weight`` splits contended GPUs. ``max_jobs``: jobs accepted and unanswered. ``max_share``: sum of α of its leases,
     in percent of a GPU (250 = two and a half GPUs). ``max_demand``: the largest R of a request. ``profile``: the MIG
     profile of leases that are opened on a need; None selects the smallest that holds R. ``kernels``: names of those
-    that it may call; None: all.
+    that it may call; None: all. ``max_sequences``: sequences at a time.
     """
 
     name: str
@@ -36,6 +36,7 @@ class TenantSpec:
     max_demand: int = 100
     profile: str | None = None
     kernels: tuple[str, ...] | None = None
+    max_sequences: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class PinnedLease:
 class BookSettings:
     """Parameters of the leasing loop and bounds of the book; times in ns, sizes in bytes.
 
+    ``max_sequences``: of all tenants at a time. ``sequence_idle_ns``: how long a sequence without a job lasts, and how
+    long sequences may stay on a lease that is to be taken; never 0.
     ``lanes``: the least that a lease has. ``max_lanes``: the most, if more of the jobs that it is opened for fit its
     share at once and its memory has room; 0: as ``lanes``.
     ``keep_warm_ns``: how long an idle lease stays. ``grow_after_ns``: how long a backlog lasts before another lease is
@@ -90,6 +93,8 @@ class BookSettings:
     drain_ns: int = 30_000 * MS
     kernel_gone_ns: int = 0
     policy: str = ""
+    max_sequences: int = 4_096
+    sequence_idle_ns: int = 10_000 * MS
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +104,11 @@ class Job:
 
     ``stack``: jobs of a kernel with the same number may share a launch; 0: it has its own. ``rows``: its part of one.
     ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on. Of the
-    batch whose launch has ended, ``led_by`` is the leader, and ``first_row`` where its rows were."""
+    batch whose launch has ended, ``led_by`` is the leader, and ``first_row`` where its rows were.
+
+    ``sequence``: number of the one that it is in, 0 for none; ``is_start``, ``is_end``: it is the first, or the last
+    one there. Of a queued job ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that
+    it waits for. ``is_seated``: the policy does not count its share, since the lane is its sequence's."""
 
     job: int
     session: int
@@ -131,11 +140,22 @@ class Job:
     batch: Batch | None = None
     led_by: int = 0
     first_row: int = 0
+    sequence: int = 0
+    is_start: bool = False
+    is_end: bool = False
+    is_held: bool = False
+    turn: tuple[int, int] | None = None
+    is_seated: bool = False
 
     @property
     def queue_kind(self) -> QueueKind:
         """The queue that it waits in."""
         return (*self.demand.kind, self.kernel, self.stack) if self.stack else self.demand.kind
+
+    @property
+    def awaits(self) -> bool:
+        """True if it is queued, but in no queue: it waits for others of its sequence, or for that one's lane."""
+        return self.is_held or self.turn is not None
 
     @property
     def is_follower(self) -> bool:
@@ -150,38 +170,6 @@ class Job:
     def is_due(self, now_ns: int) -> bool:
         """True if the deadline has passed: answer the job, do not start it."""
         return 0 < self.deadline_ns <= now_ns
-
-    def stages(self, now_ns: int, started_ns: int, finished_ns: int) -> tuple[int, int, int, int, int, int]:
-        """Return queued, copy, launch, kernel, back and total in ns. A job with an unfinished kernel has the stages
-        that its last attempt reached; time before that attempt counts as queued.
-
-        Args:
-            started_ns, finished_ns: by the worker's clock. If they are outside the interval from the end of the copy to
-            ``now_ns``, that clock is another one (the host's, not the DPU's). The kernel stage is then their
-            difference, bounded by the time since the copy, and the rest of that time counts as launch.
-        """
-        total = now_ns - self.accepted_ns
-        if not finished_ns:
-            return (*self._stages_so_far(now_ns), 0, total)
-        if self.copied_ns <= started_ns and finished_ns <= now_ns:
-            launch, kernel, back = started_ns - self.copied_ns, finished_ns - started_ns, now_ns - finished_ns
-        else:
-            kernel = min(finished_ns - started_ns, now_ns - self.copied_ns)
-            launch, back = now_ns - self.copied_ns - kernel, 0
-        return self.placed_ns - self.accepted_ns, self.copied_ns - self.placed_ns, launch, kernel, back, total
-
-    def _stages_so_far(self, now_ns: int) -> tuple[int, int, int, int]:
-        """Return queued, copy, launch and kernel; the last nonzero stage was in progress at ``now_ns``. The start of an
-        unfinished kernel is not known: it counts from its launch."""
-        if self.placement is None:
-            return now_ns - self.accepted_ns, 0, 0, 0
-        queued = self.placed_ns - self.accepted_ns
-        if self.is_copying or self.copied_ns < self.placed_ns:  # copied_ns may be of an earlier attempt
-            return queued, now_ns - self.placed_ns, 0, 0
-        copy = self.copied_ns - self.placed_ns
-        if self.launched_ns < self.copied_ns:
-            return queued, copy, now_ns - self.copied_ns, 0
-        return queued, copy, self.launched_ns - self.copied_ns, now_ns - self.launched_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -205,7 +193,11 @@ class Lease:
     whose worker is being replaced, with the time since when the new one is awaited, or loads. ``renewals``: how often a
     lane's worker was replaced, for each where it was.
 
-    ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end."""
+    ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
+
+    ``sequences``: for each lane that has any, the number of sequences that are bound to it. ``since_ns`` is also the
+    time when a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes
+    finish."""
 
     view: LeaseView
     generation: int
@@ -229,6 +221,8 @@ class Lease:
     renewing: dict[int, int] = field(default_factory=dict)
     renewals: dict[int, int] = field(default_factory=dict)
     free_lanes: list[int] = field(default_factory=list)
+    sequences: dict[int, int] = field(default_factory=dict)
+    is_forsaken: bool = False
 
     @property
     def occupants(self) -> list[Job]:
@@ -256,7 +250,8 @@ class Tenant:
     ``waiting``: count of queued jobs by (priority, kernel, R, may be overtaken: it has a deadline, it batches, or
     more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
-    has; they are in no queue and not in ``waiting``."""
+    has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
+    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
@@ -278,6 +273,9 @@ class Tenant:
     service: dict[int, ServiceTimes] = field(default_factory=dict)
     waiting: dict[tuple[int, int, int, bool], int] = field(default_factory=dict)
     stranded: dict[int, Job] = field(default_factory=dict)
+    sequences: int = 0
+    turns: dict[tuple[int, int], JobHeap] = field(default_factory=dict)
+    awaiting: int = 0
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""
@@ -298,13 +296,13 @@ class Tenant:
 
     @staticmethod
     def _waiting_kind(job: Job) -> tuple[int, int, int, bool]:
-        is_uncertain = job.deadline_ns > 0 or job.stack > 0 or job.demand.is_restricted
+        is_uncertain = job.deadline_ns > 0 or job.stack > 0 or job.sequence > 0 or job.demand.is_restricted
         return job.priority, job.kernel, job.demand.share, is_uncertain
 
     @property
     def backlog(self) -> int:
         """Number of jobs that are on no lane, for any reason."""
-        return self.queued + len(self.stranded)
+        return self.queued + len(self.stranded) + self.awaiting
 
 
 class JobHeap:
@@ -389,7 +387,7 @@ class JobHeap:
 @dataclass(slots=True)
 class Session:
     """A requester's session: the last request id it used, and its jobs with an outstanding credit. ``is_leaving``:
-    its tenant was removed."""
+    its tenant was removed. ``sequences``: the numbers of its sequences, by kernel and the client's id."""
 
     session: int
     tenant: str
@@ -398,3 +396,4 @@ class Session:
     origin: str = ""
     jobs: dict[int, Job] = field(default_factory=dict)
     is_leaving: bool = False
+    sequences: dict[tuple[int, int], int] = field(default_factory=dict)

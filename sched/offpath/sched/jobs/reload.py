@@ -19,18 +19,27 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import End, Limits, LoseLane
 from offpath.sched.jobs.records import Job, PinnedLease, Session, Tenant
+from offpath.sched.jobs.sequences import Sequences
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
 
 _LEAVING: Final = (LeaseState.DRAINING, LeaseState.SCRUBBING)
-_PAUSES: Final = frozenset({"idle", "kernel", "need", "watch"})
+_PAUSES: Final = frozenset({"idle", "kernel", "need", "sequence", "watch"})
 
 
 class Reload:
     """Applies reloads to the ledger; ``end`` and ``lose_lane`` are the book's."""
 
     def __init__(
-        self, ledger: Ledger, leasing: Leasing, limits: Limits, kernels: Kernels, end: End, lose_lane: LoseLane
+        self,
+        ledger: Ledger,
+        leasing: Leasing,
+        limits: Limits,
+        kernels: Kernels,
+        sequences: Sequences,
+        end: End,
+        lose_lane: LoseLane,
     ) -> None:
+        self._sequences = sequences
         self._ledger = ledger
         self._leasing = leasing
         self._limits = limits
@@ -60,6 +69,9 @@ class Reload:
                 tenant_.service.clear()
             self._trim(tenant_, now_ns)
         self.end_queued(now_ns)
+        for tenant in ledger.departing.values():
+            if tenant.is_leaving:
+                self._sequences.tenant_left(tenant.spec.name, now_ns)
         self._arm_again(now_ns)
         self._leasing.round(now_ns)
 
@@ -86,7 +98,9 @@ class Reload:
         stay = [lease for lease in tenant.leases.values() if lease.state not in _LEAVING]
         held = sum(lease.view.alpha for lease in stay)
         mine = [lease for lease in stay if lease.state is LeaseState.WARM and not lease.is_pinned]
-        for lease in sorted(mine, key=lambda lease: (len(lease.jobs), lease.idle_since_ns, lease.view.lease)):
+        for lease in sorted(
+            mine, key=lambda lease: (len(lease.jobs) + len(lease.sequences), lease.idle_since_ns, lease.view.lease)
+        ):
             if held <= tenant.spec.max_share:
                 return
             held -= lease.view.alpha
@@ -98,6 +112,8 @@ class Reload:
         ledger.timers.forget(_PAUSES)
         self._leasing.arm_needs(now_ns)
         self._kernels.arm_again()
+        for sequence in ledger.sequences.values():
+            self._sequences.arm(sequence)
         for lease in ledger.leases.values():
             lease.watch_ns = 0
             self._limits.watch(lease)
@@ -133,6 +149,8 @@ class Reload:
         ledger = self._ledger
         queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
         for job in queued:
+            if job.state is not JobState.QUEUED:
+                continue  # the end of another of its sequence has ended it
             tenant = ledger.tenants[job.demand.tenant]
             instances = ledger.helpers.known_instances(job.kernel)
             reason = withdraw(job, ledger.sessions.get(job.session), tenant, ledger, instances)

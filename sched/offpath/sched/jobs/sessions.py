@@ -7,15 +7,17 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import End
 from offpath.sched.jobs.records import Session
 from offpath.sched.jobs.reload import Reload
+from offpath.sched.jobs.sequences import Sequences
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 
 
 class Sessions:
     """Handles the events of sessions; ``end`` is the book's."""
 
-    def __init__(self, ledger: Ledger, reload: Reload, end: End) -> None:
+    def __init__(self, ledger: Ledger, reload: Reload, sequences: Sequences, end: End) -> None:
         self._ledger = ledger
         self._reload = reload
+        self._sequences = sequences
         self._end = end
 
     def opened(self, event: events.SessionOpened, now_ns: int) -> None:
@@ -37,12 +39,14 @@ class Sessions:
         tenant = self._ledger.tenants[session.tenant]
         tenant.sessions -= 1
         tenant.outgoing.pop(session.session, None)
+        self._sequences.session_closes(session)
         # Queued jobs first, then the last copied. Otherwise freed lanes go to jobs that are about to be cancelled.
         for job in sorted(session.jobs.values(), key=lambda job: (job.state is not JobState.QUEUED, -job.copied_ns)):
             if job.state < FIRST_TERMINAL:
                 self._end(job, JobState.CANCELLED, EndReason.SESSION_CLOSED, now_ns)
             del self._ledger.jobs[job.job]
         session.jobs.clear()
+        self._sequences.session_closed(session, now_ns)
 
     def credit_returned(self, event: events.CreditReturned, now_ns: int) -> None:
         """A requester has taken an answer."""

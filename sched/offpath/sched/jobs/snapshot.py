@@ -43,6 +43,7 @@ from offpath.sched.jobs.records import (
     Tenant,
     TenantSpec,
 )
+from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
@@ -53,13 +54,14 @@ _POINTERS: Final[dict[type, frozenset[str]]] = {
     Batch: frozenset({"members"}),
     Session: frozenset({"jobs"}),
     Lease: frozenset({"jobs", "waiting"}),
-    Tenant: frozenset({"queues", "leases", "outgoing", "stranded"}),
+    Tenant: frozenset({"queues", "leases", "outgoing", "stranded", "turns"}),
 }
 _LEDGER: Final[dict[str, Any]] = {
     "settings": BookSettings,
     "pins": tuple[PinnedLease, ...],
     "known": dict[int, KnownKernel],
     "last_kernel": int,
+    "sequences": dict[int, Sequence],
     "unanswered": int,
     "generation": int,
     "last_job": int,
@@ -136,7 +138,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
     specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, *_ in tenants)
     book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
     ledger, leasing = book.ledger, book.leasing
-    for each in ("known", "last_kernel", "unanswered", "last_job", "last_session", "is_draining"):
+    for each in ("known", "sequences", "last_kernel", "unanswered", "last_job", "last_session", "is_draining"):
         setattr(ledger, each, own[each])
     for each, hint in _LEASING.items():
         setattr(leasing, each, from_plain(hint, data["leasing"][each]))
@@ -175,6 +177,10 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         tenant.outgoing = _picked(ledger.sessions, outgoing)
         tenant.stranded = _picked(jobs, stranded)
         ledger.tenants[tenant.spec.name] = tenant
+    for sequence in ledger.sequences.values():
+        head = jobs.get(sequence.head)
+        if head is not None and head.turn:
+            ledger.tenants[sequence.tenant].turns.setdefault(head.turn, JobHeap()).push(head)
     ledger.backlogged = _picked(ledger.tenants, data["backlogged"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]
@@ -185,7 +191,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 def schema() -> str:
     """Digest of everything that a journal's meaning depends on; it detects journals of incompatible builds."""
     kinds = [*_POINTERS, KnownKernel, Helper, Instances, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState]
-    kinds += [Demand, ServiceTimes]
+    kinds += [Demand, ServiceTimes, Sequence]
     kinds += [Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
     named = [value for module in (events, commands) for value in vars(module).values()]
     kinds += [kind for kind in named if isinstance(kind, type) and is_dataclass(kind)]

@@ -63,6 +63,10 @@ class EndReason(Enum):
     NO_INSTANCE_MEMORY = "no_instance_memory"
     KERNEL_NOT_PERMITTED = "kernel_not_permitted"
     RESULT_NOT_SPLIT = "result_not_split"
+    BAD_SEQUENCE = "bad_sequence"
+    SEQUENCE_UNKNOWN = "sequence_unknown"
+    TOO_MANY_SEQUENCES = "too_many_sequences"
+    SEQUENCE_LOST = "sequence_lost"
 
 
 class LeaseState(Enum):

@@ -63,7 +63,8 @@ class LeaseRecord:
 @record
 class TenantRecord:
     """A tenant's queue and holdings; ``held_share`` of at most ``max_share`` percent of a GPU. Of its unanswered
-    ``jobs`` some are ``queued`` and some ``running``; the rest are on a lane, being copied or waiting for share."""
+    ``jobs`` some are ``queued`` and some ``running``; the rest are on a lane, being copied or waiting for share.
+    ``sequences``: those that have not ended."""
 
     tenant: str
     jobs: int
@@ -72,6 +73,7 @@ class TenantRecord:
     leases: int
     held_share: int
     max_share: int
+    sequences: int = 0
 
 
 @record
@@ -160,7 +162,7 @@ def tenant_record(tenant: Tenant) -> TenantRecord:
     running = sum(job.state is JobState.LAUNCHED for lease in tenant.leases.values() for job in lease.jobs.values())
     return TenantRecord(
         tenant.spec.name, tenant.jobs, tenant.backlog, running, len(tenant.leases), tenant.held_share,
-        tenant.spec.max_share,
+        tenant.spec.max_share, tenant.sequences,
     )  # fmt: skip
 
 

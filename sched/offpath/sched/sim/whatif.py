@@ -92,7 +92,7 @@ class Recording:
     def add(self, value: events.Event | commands.Command, now_ns: int) -> None:
         """Add an event that the book received at ``now_ns``, or a command that it returned."""
         self.last_ns = max(self.last_ns, now_ns)
-        if isinstance(value, events.StackSubmitted):
+        if isinstance(value, events.StackSubmitted | events.SequenceSubmitted):
             value = value.submitted
         if isinstance(value, events.JobSubmitted):
             kernel = self._kernels.get(value.kernel)

@@ -144,7 +144,8 @@ def _first_submitted_s(path: str, after_s: float) -> float:
     for entry in ring.entries(ring.oldest_checkpoint()):
         if entry.kind == codec.KIND_CHECKPOINT or entry.time_ns <= after_s * 1e9:
             continue
-        if any(isinstance(value, events.JobSubmitted | events.StackSubmitted) for value in codec.values(entry)):
+        submitted = events.JobSubmitted | events.StackSubmitted | events.SequenceSubmitted
+        if any(isinstance(value, submitted) for value in codec.values(entry)):
             return entry.time_ns / 1e9
     raise OffpathError("the journal lacks the request")
 

@@ -23,6 +23,7 @@ from offpath.sched.jobs.states import JobState
 from offpath.sched.plain import field_names, to_plain
 
 _PROGRESS_S: Final = 2.0
+_SUBMITTED: Final = events.JobSubmitted | events.StackSubmitted | events.SequenceSubmitted
 _LINES: Final[dict[type, str]] = {
     events.HelperLost: "helper_losses",
     events.WorkerLost: "worker_losses",
@@ -95,7 +96,7 @@ class _Found:
         for value in codec.values(entry):
             if codec.is_event(value):
                 self.kinds[type(value).__name__] += 1
-                self.accepted += isinstance(value, events.JobSubmitted | events.StackSubmitted)
+                self.accepted += isinstance(value, _SUBMITTED)
                 if type(value) in _LINES:
                     self.counts[_LINES[type(value)]] += 1
             else:
