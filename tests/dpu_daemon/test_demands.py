@@ -115,9 +115,11 @@ TWICE = [control.ModelDemand(model="A100-40GB", demand=14)] * 2
     [
         [about("other")], [about(), about()], [about(models=TWICE)],
         [about(max_batch=8, preferred_batch_sizes=[4, 2])], [about(max_batch=8, preferred_batch_sizes=[9])],
+        [about(max_batch=2, sequences=True)],
     ],
     ids=[
         "a kernel that it does not serve", "a kernel twice", "a model twice", "sizes that fall", "a size too large",
+        "batches of sequences",
     ],
 )  # fmt: skip
 def test_needs_that_cannot_be_lose_their_helper(cluster: Cluster, messages: list[control.KernelNeeds]) -> None:

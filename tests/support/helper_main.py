@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import logging
 import mmap
@@ -22,7 +23,7 @@ from offpath.bindings.errors import CudaError, CudaLost, DeviceError
 from offpath.bindings.loopback.gpu import EmulatedGpu, EmulatedLane
 from offpath.bindings.ports import MemoryExport
 from offpath.bindings.verbs.lane import VerbsLaneExporter
-from offpath.host_helper import Helper, LaneContext, current_lane, host_channel
+from offpath.host_helper import Helper, LaneContext, SequenceContext, current_lane, host_channel
 
 Array = NDArray[Any]
 helper = Helper()
@@ -72,6 +73,28 @@ def nap(seconds: Array) -> Array:
 @helper.kernel("lie", demand=14, inputs={"x": ("fp64", [-1])}, outputs={"y": ("fp32", [-1])}, model="lying")
 def lie(x: Array) -> Array:
     return x
+
+
+@helper.kernel(
+    "accumulate", demand=14, sequences=True, inputs={"x": ("int64", [1])},
+    outputs={"total": ("int64", [1]), "from": ("int64", [4])},
+)  # fmt: skip
+def accumulate(x: Array, *, sequence: SequenceContext) -> tuple[Array, Array]:
+    """The sum of the sequence so far; then the worker, the requests that it saw of it, its id and its flags."""
+    if sequence.is_start:
+        assert not sequence.state
+    if int(x[0]) < 0:
+        raise RuntimeError("no negative numbers")
+    seen = sequence.state["seen"] = sequence.state.get("seen", 0) + 1
+    sum_ = sequence.state["sum"] = sequence.state.get("sum", 0) + int(x[0])
+    flags = sequence.is_start + 2 * sequence.is_end
+    return np.array([sum_]), np.array([os.getpid(), seen, sequence.id & (1 << 62) - 1, flags])
+
+
+@helper.kernel("states", demand=14)
+def states(x: Array) -> Array:
+    """How many sequences have a state in some worker: that of this lane."""
+    return np.array([sum(1 for each in gc.get_objects() if isinstance(each, SequenceContext))])
 
 
 @helper.kernel("sum", demand=14)

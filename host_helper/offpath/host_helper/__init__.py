@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # for type checkers and editors only
     from offpath.host_helper.kernels import LaneContext, current_lane
     from offpath.host_helper.negotiate import Rdma, Tls
     from offpath.host_helper.requester import Requester, connect
+    from offpath.host_helper.sequences import SequenceContext
     from offpath.host_helper.slots import Options, Result
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RequestTimeout",
     "Requester",
     "Result",
+    "SequenceContext",
     "Tls",
     "connect",
     "current_lane",
@@ -44,6 +46,7 @@ _WHERE: Final = {
     "Requester": "requester",
     "Result": "slots",
     "Rdma": "negotiate",
+    "SequenceContext": "sequences",
     "Tls": "negotiate",
     "connect": "requester",
     "current_lane": "kernels",

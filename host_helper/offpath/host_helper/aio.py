@@ -123,7 +123,7 @@ class AsyncRequester:
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
-                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES or options.sequence_id:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -17,6 +17,7 @@ from offpath.bindings.wire import host
 from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, Tensor, unpack_tensors
 from offpath.host_helper.dtypes import NO_NUMPY_TYPE, numpy_dtype
 from offpath.host_helper.kernels import Kernel, call_kernel
+from offpath.host_helper.sequences import SequenceContext
 from offpath.host_helper.tensors import LaneTensor
 
 _KEPT: Final = 64
@@ -60,16 +61,18 @@ class Arguments:
         return np.ndarray(t.dims, numpy_dtype(t.dtype), bytearray(self._lane.read(t.offset, t.nbytes)))
 
 
-def call_on_stream(kernel: Kernel, arguments: Sequence[Any], stream: int) -> Any:
+def call_on_stream(
+    kernel: Kernel, arguments: Sequence[Any], stream: int, sequence: SequenceContext | None = None
+) -> Any:
     """`call_kernel` with ``stream`` as the current one of the kernel's library, if it has such a notion."""
     if kernel.tensors == "torch":
         cuda = importlib.import_module("torch.cuda")
         with cuda.stream(cuda.ExternalStream(stream)):
-            return call_kernel(kernel, arguments)
+            return call_kernel(kernel, arguments, sequence)
     if kernel.tensors == "cupy":
         with importlib.import_module("cupy").cuda.ExternalStream(stream):
-            return call_kernel(kernel, arguments)
-    return call_kernel(kernel, arguments)
+            return call_kernel(kernel, arguments, sequence)
+    return call_kernel(kernel, arguments, sequence)
 
 
 def _numpy(tensor: LaneTensor) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 from offpath.bindings.ports import Lane
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.demands import Batching, parse_batching, parse_demand, parse_memory
+from offpath.host_helper.sequences import SequenceContext
 from offpath.host_helper.signatures import Declared, signature
 
 KernelFunction = Callable[..., Any]
@@ -41,6 +42,7 @@ class Kernel:
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
     the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`. ``batching``: how requests
     share its launches; None: they do not. ``signature``: what it declared of its tensors; None: nothing.
+    ``sequences``: each request is of a sequence, which the function gets as its argument ``sequence``.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Kernel:
     is_auto: bool = False
     batching: Batching | None = None
     signature: KernelSignature | None = None
+    sequences: bool = False
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -151,6 +154,7 @@ class KernelTable:
         max_batch: int = 0,
         max_queue_delay_us: int = 0,
         preferred_batch_sizes: Sequence[int] = (),
+        sequences: bool = False,
         inputs: Declared | None = None,
         outputs: Declared | None = None,
         model: str | None = None,
@@ -177,6 +181,9 @@ class KernelTable:
             max_queue_delay_us: how long a request waits for others, if fewer rows are there. 0: only while no lane is
                 free.
             preferred_batch_sizes: rows at which a batch does not wait longer.
+            sequences: each request is of a sequence (`offpath.host_helper.slots.Options`). All requests of one sequence
+                run in this process, one at a time and in order. The function gets a further argument, ``sequence``, a
+                `offpath.host_helper.sequences.SequenceContext`, whose ``state`` it may fill. Not with ``max_batch``.
             inputs, outputs: the tensors that it takes and returns: dtype and dims by name, -1 for a dimension of any
                 length. ``{"image": ("fp32", [-1, 3, 224, 224])}``. A kernel that declares them is also a model, which
                 clients of the Open Inference Protocol reach by the gateway.
@@ -196,7 +203,9 @@ class KernelTable:
             share, models = parse_demand(demand) if demand != "auto" else (100, {})
             memory_bytes = parse_memory(memory)
             batching = parse_batching(max_batch, max_queue_delay_us, preferred_batch_sizes)
-            declared = signature(name, inputs, outputs, model, version, labels)
+            if batching is not None and sequences:
+                raise ValueError("requests of sequences share no launch: sequences=True excludes max_batch")
+            declared = signature(name, inputs, outputs, model, version, labels, sequences=sequences)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
@@ -210,8 +219,9 @@ class KernelTable:
 
         def register(function: _F) -> _F:
             self.kernels[name] = Kernel(
-                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared
-            )
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared,
+                sequences,
+            )  # fmt: skip
             return function
 
         return register
@@ -232,12 +242,12 @@ class KernelTable:
         return function
 
 
-def call_kernel(kernel: Kernel, tensors: Sequence[Any]) -> Any:
-    """pre → kernel → post."""
+def call_kernel(kernel: Kernel, tensors: Sequence[Any], sequence: SequenceContext | None = None) -> Any:
+    """pre → kernel → post. ``sequence``: the request's, for a kernel that takes sequences."""
     arguments: Any = tensors
     if kernel.pre is not None:
         arguments = kernel.pre(*tensors)
         if not isinstance(arguments, (tuple, list)):
             arguments = (arguments,)
-    result = kernel.function(*arguments)
+    result = kernel.function(*arguments) if sequence is None else kernel.function(*arguments, sequence=sequence)
     return kernel.post(result) if kernel.post is not None else result

@@ -136,7 +136,8 @@ class Requester:
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
     ) -> Result:
-        """Run ``kernel`` on ``arrays`` and wait for its result. A RETRY_SAFE answer is retried, at most three times.
+        """Run ``kernel`` on ``arrays`` and wait for its result. A RETRY_SAFE answer is retried, at most three times,
+        unless the request is of a sequence: others of it may have run meanwhile.
 
         Args:
             timeout: seconds in all, including the wait for a free slot; None: no limit.
@@ -150,7 +151,7 @@ class Requester:
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
-                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES or options.sequence_id:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -21,6 +21,8 @@ from offpath.bindings.wire.header import (
     DTYPE_CODES,
     FLAG_IDEMPOTENT,
     FLAG_PAYLOAD_CRC,
+    FLAG_SEQUENCE_END,
+    FLAG_SEQUENCE_START,
     Stages,
     Tensor,
     pack_tensors,
@@ -33,7 +35,10 @@ _LAYOUTS_KEPT: Final = 256
 _BUFFER_CHARS: Final = frozenset("?bBhHiIlLqQefd")
 """Type characters of the dtypes whose arrays `memoryview.cast` takes."""
 _VOID: Final = np.dtype("V1").num
-_OPTION_LIMITS: Final = (("demand", 0xFFFF), ("priority", 0xFF), ("budget_ms", 0xFFFF_FFFF))
+_OPTION_LIMITS: Final = (
+    ("demand", 0xFFFF), ("priority", 0xFF), ("budget_ms", 0xFFFF_FFFF),
+    ("sequence_id", (1 << 64) - 1),
+)  # fmt: skip
 _W = TypeVar("_W")
 
 
@@ -81,9 +86,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Per-request options. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline.
+    """Per-request options. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline. ``sequence_id``: of its
+    sequence, 0 for none; ``sequence_start``, ``sequence_end``: it is the first, or the last, request of it.
 
-    Raises: OptionRefused: not a whole number, or out of the range of its header field.
+    Raises: OptionRefused: not a whole number, out of the range of its header field, or a start or end of no sequence.
     """
 
     demand: int = 0
@@ -91,12 +97,26 @@ class Options:
     budget_ms: int = 0
     is_idempotent: bool = False
     with_checksum: bool = False
+    sequence_id: int = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
 
     def __post_init__(self) -> None:
         for name, most in _OPTION_LIMITS:
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or not 0 <= value <= most:
                 raise OptionRefused(f"{name} is not a whole number from 0 to {most}")
+        if (self.sequence_start or self.sequence_end) and not self.sequence_id:
+            raise OptionRefused("sequence_start and sequence_end need a sequence_id other than 0")
+
+    @property
+    def flags(self) -> int:
+        """As in the header."""
+        of_sequence = (FLAG_SEQUENCE_START if self.sequence_start else 0) | (
+            FLAG_SEQUENCE_END if self.sequence_end else 0
+        )
+        others = (FLAG_IDEMPOTENT if self.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if self.with_checksum else 0)
+        return of_sequence | others
 
 
 DEFAULT_OPTIONS: Final = Options()
@@ -143,11 +163,11 @@ class SlotTable(Generic[_W]):
             else:
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
-        flags = (FLAG_IDEMPOTENT if options.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if options.with_checksum else 0)
+        flags = options.flags if options is not DEFAULT_OPTIONS else 0
         payload_crc = zlib.crc32(view[:nbytes]) if options.with_checksum else 0
         header = pack_request(
             self._next_id, kernel_id, nbytes, tensors, flags, options.demand, options.priority, options.budget_ms,
-            payload_crc,
+            payload_crc, options.sequence_id,
         )  # fmt: skip
         self._ids[slot] = self._next_id
         self._next_id += 1

@@ -34,6 +34,7 @@ from offpath.host_helper.mps import require
 from offpath.host_helper.payloads import Payloads
 from offpath.host_helper.raised import Raised, summary
 from offpath.host_helper.results import Stored, store
+from offpath.host_helper.sequences import SequenceStates
 
 logger = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.01
@@ -86,6 +87,7 @@ class Worker:
         self._last_job = 0
         self._last_result = b""
         self._arguments = Arguments(self._lane)
+        self._sequences = SequenceStates()
         self._payloads = Payloads(self._lane, f"lease {order.lease} lane {lane}")
         self._copies_payloads = order.copy_engine == "cuda"
 
@@ -213,9 +215,12 @@ class Worker:
                 scrubbed_bytes=nbytes,
             )  # fmt: skip
             self._last_result = b""  # the result is in the lane, or refers to data that was
+            self._sequences.clear()
             if faults.armed:
                 faults.hit("worker.scrub")
             connection.send(control.encode(done))
+        elif isinstance(order, control.SequenceEnded):
+            self._sequences.ended(order.sequence)
         elif isinstance(order, control.Ping):
             connection.send(control.encode(control.Pong(number=order.number)))
         elif isinstance(order, control.Closing):
@@ -246,6 +251,7 @@ class Worker:
                 name = kernel.name if kernel is not None else f"#{launch.kernel_id}"
                 self._raised.note(fault, name, launch.job, now_ns=finished)
         finished = finished or time.monotonic_ns()
+        self._sequences.left(launch)
         return host.pack_result(
             launch.job, launch.generation, status, started, finished, nbytes, is_inline, tensors, inline
         )
@@ -269,8 +275,11 @@ class Worker:
         if kernel is None:
             raise LookupError(f"this helper has no kernel {launch.kernel_id}")
         arguments = self._arguments.of(kernel, launch)
+        sequence = self._sequences.enter(launch) if kernel.sequences else None
         stream = self._lane.stream
-        result = call_on_stream(kernel, arguments, stream) if stream else call_kernel(kernel, arguments)
+        result = (
+            call_on_stream(kernel, arguments, stream, sequence) if stream else call_kernel(kernel, arguments, sequence)
+        )
         self._lane.synchronize()
         return store(self._lane, result)
 

@@ -222,7 +222,7 @@ def test_each_broken_rule_of_a_request_has_its_code(offset: int, value: bytes, c
         (16, b"\0", "status"),
         (16, b"\10", "status"),
         (17, b"\11", "too_many_tensors"),
-        (18, b"\7", "status"),
+        (18, b"\11", "status"),
         (32, b"\x65", "result_bytes"),
         *[(at, b"\1", "reserved") for at in (96, 110, 123)],
         (128, b"\77", "dtype"),

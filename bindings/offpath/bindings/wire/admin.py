@@ -331,6 +331,7 @@ class TenantLine(_Message):
     ended: dict[str, U64]
     p50_ms: float
     p99_ms: float
+    sequences: U32 = 0
 
 
 class Statistics(_Message):

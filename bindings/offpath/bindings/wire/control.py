@@ -94,6 +94,7 @@ class KernelNeeds(_Message):
     runs on, each once, with R in the place of the offer's; empty: all models. ``max_batch``: rows of
     a launch that requests share, at most; 0: each has its own. ``max_queue_delay_us``: how long a request waits for
     others. ``preferred_batch_sizes``: rows at which a batch waits no longer, ascending, none above ``max_batch``.
+    ``sequences``: each request is of a sequence, and none shares a launch.
     """
 
     kind: Literal["kernel_needs"] = "kernel_needs"
@@ -103,6 +104,7 @@ class KernelNeeds(_Message):
     max_batch: Annotated[int, Field(ge=0, le=MAX_BATCH)] = 0
     max_queue_delay_us: Annotated[int, Field(ge=0, le=MAX_QUEUE_DELAY_US)] = 0
     preferred_batch_sizes: Annotated[list[BatchSize], Field(max_length=MAX_PREFERRED)] = []
+    sequences: bool = False
 
 
 class ProfileInfo(_Message):
@@ -292,6 +294,16 @@ class ScrubLane(_Message):
     lane: Lane
 
 
+class SequenceEnded(_Message):
+    """A sequence ended without its last request: drop its state. ``sequence``: the daemon's number of it, as in its
+    launches."""
+
+    kind: Literal["sequence_ended"] = "sequence_ended"
+    lease: LeaseNumber
+    lane: Lane
+    sequence: U64
+
+
 class LaneScrubbed(_Message):
     """The worker verified that ``scrubbed_bytes`` of lane memory are zero."""
 
@@ -409,8 +421,8 @@ _FromHost = (
 )  # fmt: skip
 HostToDaemon = Annotated[_FromHost, Field(discriminator="kind")]
 _ToHost = (
-    HostWelcome | HostKernels | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | RenewWorker
-    | InaEpoch | InaAsk | Ping | Closing
+    HostWelcome | HostKernels | OpenInstance | InviteLane | ScrubLane | SequenceEnded | CloseInstance | KillWorker
+    | RenewWorker | InaEpoch | InaAsk | Ping | Closing
 )  # fmt: skip
 DaemonToHost = Annotated[_ToHost, Field(discriminator="kind")]
 

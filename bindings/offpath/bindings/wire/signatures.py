@@ -43,7 +43,7 @@ Tensors = Annotated[list[TensorSpec], Field(max_length=MAX_TENSORS)]
 class KernelSignature(_Message):
     """What kernel ``name`` takes and returns, in the order of its arguments and results. It is version
     ``model_version`` of ``model``, with these labels. Names of inputs are unique, and so are those of outputs. (A field
-    ``version`` would be the protocol's.)"""
+    ``version`` would be the protocol's.) ``sequences``: each request is of a sequence."""
 
     kind: Literal["kernel_signature"] = "kernel_signature"
     name: Name
@@ -52,6 +52,7 @@ class KernelSignature(_Message):
     labels: Annotated[list[Name], Field(max_length=MAX_LABELS)] = []
     inputs: Tensors
     outputs: Tensors
+    sequences: bool = False
 
 
 def has_a_name_twice(signature: KernelSignature) -> bool:

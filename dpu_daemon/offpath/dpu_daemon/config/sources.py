@@ -57,7 +57,10 @@ _TABLES: Final[dict[str, type[BaseModel]]] = {
 _FROM_FILE_ONLY: Final = ("tenant", "lease")
 KEYS: Final[dict[str, Any]] = {
     **{f"{table}.{key}": info for table, model in _TABLES.items() for key, info in model.model_fields.items()},
-    **{key: DaemonConfig.model_fields[key] for key in ("host_uids", "helper_names", "max_helpers", "max_jobs")},
+    **{
+        key: DaemonConfig.model_fields[key]
+        for key in ("host_uids", "helper_names", "max_helpers", "max_jobs", "max_sequences")
+    },
 }
 """Every key that a flag or the environment may set, by its path."""
 _VARIABLES: Final = {PREFIX + path.replace(".", "_").upper(): path for path in KEYS}

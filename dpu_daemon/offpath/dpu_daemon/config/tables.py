@@ -51,6 +51,7 @@ class TenantTable(_Table):
     max_slots: Annotated[int, Field(ge=1, le=1024)] = 64
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 4 << 30
     max_jobs: Annotated[int, Field(ge=1, le=65536)] = 256
+    max_sequences: Annotated[int, Field(ge=1, le=65536)] = 64
     max_share: Annotated[int, Field(ge=14, le=1_000_000)] = 100_000
     max_demand: Annotated[int, Field(ge=1, le=1600)] = 100
     profile: str | None = None
@@ -138,6 +139,8 @@ class LimitsTable(_Table):
     kernel_gone_ms: Milliseconds = 600_000
     """How long a kernel may be without a helper that serves it; 0: no limit. After it, its name is removed and its
     queued jobs are CANCELLED."""
+    sequence_idle_ms: SomeMilliseconds = 10_000
+    """How long a sequence without a request lasts, and how long sequences stay on a lease that is to be taken."""
 
 
 class DatapathTable(_Table):
@@ -228,11 +231,14 @@ class DaemonConfig(_Table):
     """Names under which helpers may join; none: any name."""
     max_helpers: Annotated[int, Field(ge=1, le=MAX_HELPERS)] = 8
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
+    max_sequences: Annotated[int, Field(ge=1, le=65536)] = 4096
 
     def tenant_specs(self) -> tuple[TenantSpec, ...]:
         """The tenants as the job book uses them."""
         return tuple(
-            TenantSpec(t.name, t.weight, t.max_jobs, t.max_share, t.max_demand, t.profile, t.permitted())
+            TenantSpec(
+                t.name, t.weight, t.max_jobs, t.max_share, t.max_demand, t.profile, t.permitted(), t.max_sequences
+            )
             for t in self.tenant
         )
 
@@ -257,6 +263,8 @@ class DaemonConfig(_Table):
             scrub_ns=limits.scrub_ms * MS,
             drain_ns=limits.drain_ms * MS,
             kernel_gone_ns=limits.kernel_gone_ms * MS,
+            max_sequences=self.max_sequences,
+            sequence_idle_ns=limits.sequence_idle_ms * MS,
             policy=table.policy,
         )
 

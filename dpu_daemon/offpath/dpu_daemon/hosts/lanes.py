@@ -393,6 +393,11 @@ class Lanes:
         except PeerGone:
             return False
 
+    def is_gone(self, lease: int, lane: int, generation: int) -> bool:
+        """True if this worker gets no message any more."""
+        held = self._ledger.lease_of(lease, generation)
+        return held is None or lane in held.lost or (lease, lane) not in self.links.keys() | self.awaited
+
     def flush_soon(self) -> None:
         """Have the copy engine send what no message to a worker takes along in this turn."""
         self._loop.call_soon(self._engine.flush)

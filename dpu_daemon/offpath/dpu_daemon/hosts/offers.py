@@ -87,6 +87,8 @@ def _check_needs(needs: control.KernelNeeds) -> None:
     sizes = needs.preferred_batch_sizes
     if sizes != sorted(set(sizes)) or max(sizes, default=0) > needs.max_batch:
         raise ProtocolError("kernel_needs", f"{needs.name} prefers batches of {sizes} rows, of {needs.max_batch}")
+    if needs.sequences and needs.max_batch > 1:
+        raise ProtocolError("kernel_needs", f"{needs.name} takes sequences, whose requests share no launch")
 
 
 def check_held(held: control.InstanceHeld) -> None:
@@ -103,7 +105,8 @@ def kernel_of(offer: control.KernelOffer, needs: control.KernelNeeds | None, num
         return events.Kernel(number, offer.demand, offer.name)
     models = tuple(sorted((each.model, each.demand) for each in needs.models))
     share = min((each.demand for each in needs.models), default=offer.demand)
-    return events.Kernel(number, share, offer.name, models, needs.memory_bytes, _batching_of(needs))
+    batching = _batching_of(needs)
+    return events.Kernel(number, share, offer.name, models, needs.memory_bytes, batching, needs.sequences)
 
 
 def _batching_of(needs: control.KernelNeeds) -> events.Batching | None:

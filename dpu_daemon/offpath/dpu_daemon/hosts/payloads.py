@@ -12,6 +12,7 @@ from offpath.bindings import faults
 from offpath.bindings.ports import CopyCompletion
 from offpath.bindings.wire import host
 from offpath.dpu_daemon.hosts.batches import Batches
+from offpath.dpu_daemon.hosts.ended_sequences import EndedSequences
 from offpath.dpu_daemon.hosts.lanes import Lanes
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
@@ -35,6 +36,8 @@ class Payloads:
         self._awaited = lanes.awaited
         self._spinner = book_loop.spinner
         self.batches = Batches(book_loop, copies, refs, lanes)
+        self._ended = EndedSequences(book_loop, lanes)
+        self._jobs = book_loop.book.ledger.jobs
         book_loop.on(commands.Copy, self._copy)
         book_loop.on(commands.Launch, self._launch)
 
@@ -79,10 +82,13 @@ class Payloads:
         link = self._links.get((command.lease, command.lane))
         if link is None or link.batch is None:
             header = self._refs[command.job].header
+            sequence = self._jobs[command.job].sequence if header.sequence_id else 0
             message = host.pack_launch(
                 command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
-                header.payload_bytes, header.tensors,
+                header.payload_bytes, header.tensors, sequence, header.sequence_id,
             )  # fmt: skip
+            if self._ended.unsent:
+                self._ended.flush((command.lease, command.lane, command.generation))
         else:
             message = host.pack_launch(
                 command.job, command.generation, command.kernel, command.share, 0, 0, link.batch.payload_bytes,

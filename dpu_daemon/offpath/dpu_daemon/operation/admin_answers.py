@@ -142,7 +142,7 @@ class Answers:
         return admin.TenantLine(
             tenant=name, jobs=record.jobs, queued=record.queued, running=record.running, sessions=sessions,
             leases=record.leases, held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
-            p50_ms=latency.quantile_ns(0.5) / MS, p99_ms=latency.quantile_ns(0.99) / MS,
+            p50_ms=latency.quantile_ns(0.5) / MS, p99_ms=latency.quantile_ns(0.99) / MS, sequences=record.sequences,
         )  # fmt: skip
 
     # -- lists ----------------------------------------------------------------------------------------------------

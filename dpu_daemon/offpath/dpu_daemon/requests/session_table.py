@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from offpath.bindings.ports import FabricSession
-from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader
+from offpath.bindings.wire.header import FLAG_IDEMPOTENT, FLAG_SEQUENCE_END, FLAG_SEQUENCE_START, RequestHeader
 from offpath.dpu_daemon.config import LimitsTable
 from offpath.dpu_daemon.durability.storing import Store
 from offpath.dpu_daemon.requests.book_loop import BookLoop
@@ -149,6 +149,10 @@ class SessionTable:
             header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
             former.job if former is not None else 0,
         )  # fmt: skip
+        if header.sequence_id:
+            is_start, is_end = bool(header.flags & FLAG_SEQUENCE_START), bool(header.flags & FLAG_SEQUENCE_END)
+            self._book_loop.dispatch(events.SequenceSubmitted(submitted, header.sequence_id, is_start, is_end))
+            return ref
         kernel = self._kernels.get(header.kernel_id)
         if kernel is not None and kernel.batching is not None:
             rows, stack = stack_of(header)

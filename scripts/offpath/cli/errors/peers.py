@@ -100,6 +100,7 @@ ENTRIES: Final = (
         ("payload_bytes", "longer than the slot", _LIBRARY),
         ("result_bytes", "longer than the answer's room", "a bug in the daemon: open a new session"),
         ("request_id", "0, which is not a valid id", _LIBRARY),
+        ("sequence_id", "0, with a flag of a sequence", _LIBRARY),
         ("status", "an unknown status or reason", "use the same release of client and daemon"),
         ("slot", "an answer for a slot without a request", "a bug in the daemon: open a new session"),
         ("descriptor_length", "the arrays' descriptors are incomplete", _LIBRARY),

@@ -50,6 +50,21 @@ ENTRIES: Final = (
             "request fewer GPUs, or start helpers with whole GPUs (docs/gpu.md, Gangs)",
         ),
         (
+            "bad_sequence",
+            "its kernel takes requests of sequences only and it was of none, or the reverse",
+            "set `sequence_id` for a kernel with `sequences=True`, and for no other (docs/sequences.md)",
+        ),
+        (
+            "sequence_unknown",
+            "it does not start a sequence, and its session has none of this id and kernel",
+            "set `sequence_start` on the first request; begin anew after `limits.sequence_idle_ms` without a request",
+        ),
+        (
+            "too_many_sequences",
+            "its tenant, or all tenants together, have `max_sequences` sequences",
+            f"{_RETRY}; end sequences with `sequence_end`; or raise `max_sequences`",
+        ),
+        (
             "tenant_queue_full",
             "its tenant has `max_jobs` requests accepted and unanswered",
             f"{_RETRY}; or raise the tenant's `max_jobs`",
@@ -103,6 +118,11 @@ ENTRIES: Final = (
             "tenant_removed",
             "its tenant was removed from the configuration while it was queued or submitted",
             "use another tenant, or add it again and reconnect",
+        ),
+        (
+            "sequence_lost",
+            "its sequence's state was lost before it could run: with its worker, by a reload, or without its start",
+            "begin the sequence anew with `sequence_start`",
         ),
         (
             "kernel_gone",

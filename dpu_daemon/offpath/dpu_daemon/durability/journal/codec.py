@@ -42,6 +42,7 @@ _COPY = struct.Struct("<QIQI")
 _LAUNCH = struct.Struct("<QIQIQIH")
 _ANSWER = struct.Struct("<QQHBIQQ6Q")
 _STACK = struct.Struct("<IQ")
+_SEQUENCE = struct.Struct("<Q??")
 _COPY_BATCH = struct.Struct("<QIQIIH")
 _MEMBER = struct.Struct("<QI")
 
@@ -62,11 +63,12 @@ EVENTS: Final[tuple[type, ...]] = (
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
     events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain, events.PluginStarted,
     events.LaneLoading, events.GpuLost, events.KernelsReloaded, events.StackSubmitted, events.BatchResult,
+    events.SequenceSubmitted,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
     commands.KillLane, commands.EndSession, commands.TenantGone, PluginDecision,
-    commands.RenewLane, commands.CopyBatch,
+    commands.RenewLane, commands.CopyBatch, commands.EndSequence,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
 FIRST_COMMAND: Final = 0x40
@@ -112,6 +114,11 @@ def _unpack_stacked(data: bytes) -> events.StackSubmitted:
     return events.StackSubmitted(_unpack_submitted(data[_STACK.size :]), rows, stack)
 
 
+def _unpack_followed(data: bytes) -> events.SequenceSubmitted:
+    sequence_id, is_start, is_end = _SEQUENCE.unpack_from(data)
+    return events.SequenceSubmitted(_unpack_submitted(data[_SEQUENCE.size :]), sequence_id, is_start, is_end)
+
+
 def _pack_copy_batch(command: commands.CopyBatch) -> bytes:
     head = _COPY_BATCH.pack(
         command.job, command.attempt, command.lease, command.lane, command.rows, len(command.members)
@@ -150,6 +157,9 @@ _PACK: Final[dict[type, Callable[[Any], bytes]]] = {
     events.CreditReturned: lambda e: _JOB.pack(e.job),
     events.Tick: lambda e: b"",
     events.StackSubmitted: lambda e: _STACK.pack(e.rows, e.stack) + _pack_submitted(e.submitted),
+    events.SequenceSubmitted: lambda e: (
+        _SEQUENCE.pack(e.sequence_id, e.is_start, e.is_end) + _pack_submitted(e.submitted)
+    ),
     commands.CopyBatch: _pack_copy_batch,
     commands.Copy: lambda c: _COPY.pack(c.job, c.attempt, c.lease, c.lane),
     commands.Launch: lambda c: _LAUNCH.pack(c.job, c.attempt, c.lease, c.lane, c.generation, c.kernel, c.share),
@@ -164,6 +174,7 @@ _UNPACK: Final[dict[type, Callable[[bytes], Any]]] = {
     events.CreditReturned: lambda data: events.CreditReturned(*_JOB.unpack(data)),
     events.Tick: lambda data: events.Tick(),
     events.StackSubmitted: _unpack_stacked,
+    events.SequenceSubmitted: _unpack_followed,
     commands.CopyBatch: _unpack_copy_batch,
     commands.Copy: lambda data: commands.Copy(*_COPY.unpack(data)),
     commands.Launch: lambda data: commands.Launch(*_LAUNCH.unpack(data)),
