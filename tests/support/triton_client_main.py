@@ -114,12 +114,34 @@ def failures(module: Any, client: Any, headers: Any) -> dict[str, Any]:
     }
 
 
+def sequences(module: Any, client: Any, headers: Any) -> dict[str, Any]:
+    """Two sequences in turn, as Triton's simple_*_sequence_sync_infer_client examples; then what is refused."""
+
+    def ask(value: int, number: Any, **how: bool) -> list[int]:
+        tensor = inputs(module, np.array([value], np.int64), "x", "INT64")
+        answer = client.infer("accumulate", tensor, sequence_id=number, headers=dict(headers), **how)
+        return [int(answer.as_numpy("total")[0]), int(answer.as_numpy("from")[1])]
+
+    more = {"as_json": True} if module is oip_grpc else {}
+    config = client.get_model_config("accumulate", headers=dict(headers), **more)
+    got: dict[str, Any] = {"config": "direct" in config.get("config", config)["sequence_batching"]}
+    steps = [(1, {"sequence_start": True}), (2, {}), (3, {"sequence_end": True})]
+    got["sums"] = [[ask(value + number % 7, number, **how) for number in (1001, 2**63 - 2)] for value, how in steps]
+    got["ended"] = failure(lambda: ask(1, 1001))
+    got["none"] = failure(lambda: ask(1, 0))
+    got["text"] = failure(lambda: ask(1, "speech-7", sequence_start=True))
+    got["stateless"] = failure(lambda: client.infer(
+        "scaling", inputs(module, ROWS), sequence_id=5, sequence_start=True, headers=dict(headers)))  # fmt: skip
+    return got
+
+
 def over_http(address: str, token: str) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"}
     client = oip_http.InferenceServerClient(address)
     got = {
         "metadata": metadata(client, headers=headers), "infer": infer(oip_http, client, headers),
         "regions": by_region(oip_http, client, headers), "failures": failures(oip_http, client, headers),
+        "sequences": sequences(oip_http, client, headers),
     }  # fmt: skip
     packed = client.infer(
         "scaling", inputs(oip_http, ROWS), headers=dict(headers), request_compression_algorithm="gzip",
@@ -156,7 +178,7 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     got = {
         "metadata": grpc_metadata(client, headers),
         "infer": infer(oip_grpc, client, headers), "regions": by_region(oip_grpc, client, headers),
-        "failures": failures(oip_grpc, client, headers),
+        "failures": failures(oip_grpc, client, headers), "sequences": sequences(oip_grpc, client, headers),
     }  # fmt: skip
     answers: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
@@ -165,6 +187,7 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     streamed = [answers.get(timeout=20) for _ in range(8)]
     client.stop_stream()
     got["stream"] = sorted(result.as_numpy("y")[0, 0].item() for result, error in streamed if error is None)
+    got["streamed sequence"] = streamed_sequence(client, headers)
     late: queue.Queue[Any] = queue.Queue()
     client.async_infer("scaling", inputs(oip_grpc, ROWS), lambda result, error: late.put((result, error)),
                        headers=headers)  # fmt: skip
@@ -179,6 +202,24 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     got["no token"] = failure(lambda: client.infer("scaling", inputs(oip_grpc, ROWS)))
     client.close()
     return got
+
+
+def streamed_sequence(client: Any, headers: Any) -> list[int]:
+    """As Triton's simple_grpc_sequence_stream_infer_client example: all requests at once, over one stream."""
+    answers: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
+    for n in range(6):
+        tensor = inputs(oip_grpc, np.array([n], np.int64), "x", "INT64")
+        client.async_stream_infer(
+            "accumulate", tensor, request_id=str(n), sequence_id=77, sequence_start=n == 0, sequence_end=n == 5
+        )
+    got = dict[str, int]()
+    for _ in range(6):
+        result, error = answers.get(timeout=20)
+        if error is None:
+            got[result.get_response().id] = int(result.as_numpy("total")[0])
+    client.stop_stream()
+    return [got.get(str(n), -1) for n in range(6)]
 
 
 def grpc_metadata(client: Any, headers: Any) -> dict[str, Any]:

@@ -85,6 +85,7 @@ async def test_what_there_is(ada: Stub) -> None:
     config = (await ada.call("ModelConfig", name="scaling")).config
     assert (config.name, config.input[0].data_type, list(config.output[0].dims)) == ("scaling", 11, [-1, 3])
     assert [each.name for each in (await ada.call("RepositoryIndex")).models] == [
+        "accumulate",
         "identity",
         "lying",
         "napping",

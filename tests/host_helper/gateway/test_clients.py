@@ -69,7 +69,7 @@ def test_the_client_learns_what_there_is(got: Any, protocol: str) -> None:
         "live": True, "ready": True, "model": True, "nope": False, "versions": ["2"], "config": "scaling",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}], "server": "offpath",
     }  # fmt: skip
-    assert got[protocol]["index"] == ["identity", "lying", "napping", "scaling"]
+    assert got[protocol]["index"] == ["accumulate", "identity", "lying", "napping", "scaling"]
     assert got[protocol]["statistics"]
 
 
@@ -117,6 +117,23 @@ def test_the_clients_own_failures_are_tritons(got: Any, protocol: str) -> None:
         assert text in message, case
 
 
+@BOTH
+def test_the_client_s_sequences_keep_their_states(got: Any, protocol: str) -> None:
+    found = got[protocol]["sequences"]
+    assert found["config"]
+    assert found["sums"] == [[[1, 1], [7, 1]], [[3, 2], [15, 2]], [[6, 3], [24, 3]]]
+    codes = ("400", "501") if protocol == "http" else ("StatusCode.INVALID_ARGUMENT", "StatusCode.UNIMPLEMENTED")
+    assert found["ended"] == [
+        codes[0], "inference request for sequence 1001 to model 'accumulate' must specify the START flag on the first "
+        "request of the sequence",
+    ]  # fmt: skip
+    assert found["none"] == [
+        codes[0], "inference request to model 'accumulate' must specify a non-zero or non-empty correlation ID",
+    ]  # fmt: skip
+    assert found["text"] == [codes[1], "a sequence_id is a whole number here, not a string"]
+    assert found["stateless"] == [codes[0], "model 'scaling' takes no sequences"]
+
+
 def test_more_of_http(got: Any) -> None:
     assert got["http"]["gzip"] == got["http"]["json"] == DOUBLED
     assert got["http"]["async"] == [2 * n for n in range(8)]
@@ -127,6 +144,7 @@ def test_more_of_http(got: Any) -> None:
 
 def test_more_of_grpc(got: Any) -> None:
     assert got["grpc"]["stream"] == [2 * n for n in range(8)]
+    assert got["grpc"]["streamed sequence"] == [0, 1, 3, 6, 10, 15]
     assert got["grpc"]["async"] == DOUBLED
     assert got["grpc"]["deadline"] == "StatusCode.DEADLINE_EXCEEDED"
     assert got["grpc"]["no token"] == ["StatusCode.UNAUTHENTICATED", "no valid bearer token"]
@@ -182,11 +200,22 @@ def test_perf_analyzer_runs_over_http_with_a_token(
     perf_analyzer(clients, gateway.addresses["http"], *flags, *token)
 
 
-def perf_analyzer(clients: Path, address: str, *flags: str) -> None:
+@pytest.mark.parametrize(
+    "flags", [("--concurrency-range", "3"), ("--request-rate-range", "40", "--num-of-sequences", "4")], ids=" ".join
+)
+def test_perf_analyzer_sends_sequences_to_a_model_that_takes_them(
+    gateway: GatewayProcess, clients: Path, flags: tuple[str, ...]
+) -> None:
+    token = ("-H", f"authorization: Bearer {Rig.token('ada')}")
+    zeros = ("-z", "--sequence-length", "5", "-a")
+    perf_analyzer(clients, gateway.addresses["http"], "-i", "http", *flags, *zeros, *token, model="accumulate")
+
+
+def perf_analyzer(clients: Path, address: str, *flags: str, model: str = "identity") -> None:
+    sizes = ("--shape", "INPUT0:65536", "--output-shared-memory-size", "65536") if model == "identity" else ()
     command = [
-        str(clients / "bin/perf_analyzer"), "-m", "identity", "-u", address, *flags,
-        "--shape", "INPUT0:65536", "--output-shared-memory-size", "65536", "--request-count", "100", "-s", "999",
-        "-r", "1",
+        str(clients / "bin/perf_analyzer"), "-m", model, "-u", address, *flags, *sizes,
+        "--request-count", "100", "-s", "999", "-r", "1",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
     said = done.stdout + done.stderr

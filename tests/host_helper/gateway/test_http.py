@@ -40,7 +40,7 @@ async def test_a_model_is_described(gateway: Rig) -> None:
     assert (config["name"], config["max_batch_size"]) == ("scaling", 0)
     assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3]}]
     index = await gateway.ask("/v2/repository/index", b"")
-    assert [each["name"] for each in index.json] == ["identity", "lying", "napping", "scaling"]
+    assert [each["name"] for each in index.json] == ["accumulate", "identity", "lying", "napping", "scaling"]
     assert index.json[-1] == {"name": "scaling", "version": "2", "state": "READY"}
 
 
@@ -141,7 +141,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("region", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "parameters": {
         "shared_memory_region": "zz", "shared_memory_byte_size": 12}}]}, 404,
      "Unable to find shared memory region: 'zz'"),
-    ("sequence", {"inputs": [], "parameters": {"sequence_id": 5}}, 501, "sequences are not served here"),
+    ("sequence", {"inputs": [], "parameters": {"sequence_id": 5}}, 400, "model 'scaling' takes no sequences"),
     ("priority", {"inputs": [], "parameters": {"priority": -1}}, 400, "parameter 'priority' is a whole number from 0"),
     ("inputs", {"inputs": {}}, 500, "Unable to parse 'inputs': not an array of objects"),
 ]  # fmt: skip

@@ -15,9 +15,10 @@ from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS
 from offpath.bindings.wire.signatures import matches
 from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.datatypes import BYTES_EACH, NO_JSON, WIRE
-from offpath.host_helper.gateway.errors import invalid, unparsable, unsupported
+from offpath.host_helper.gateway.errors import invalid, unparsable
 from offpath.host_helper.gateway.models import Model, Spec
 from offpath.host_helper.gateway.regions import Region, Regions
+from offpath.host_helper.gateway.sequences import sequence_of
 from offpath.host_helper.slots import Array, Options
 
 _MOST_ID: Final = 256
@@ -27,7 +28,6 @@ _LEAST_PRIORITY: Final = 255
 """The protocol's priority 1 is the most urgent, and numbers above it are less; the wire's 255 is the most urgent."""
 _JSON_TYPES: Final[dict[str, set[type]]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 """JSON's types of values for numpy's kinds of dtypes."""
-_SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def checked(
     """
     if len(request_id) > _MOST_ID:
         raise invalid(f"a request id has at most {_MOST_ID} characters")
-    options, timeout_s = _options(parameters)
+    options, timeout_s = _options(model, parameters)
     call = Call(model, request_id, [], [], options, timeout_s, regions)
     try:
         by_name = _by_name(model, inputs)
@@ -233,15 +233,15 @@ def _borrow(call: Call, place: InRegion) -> Region:
     return region
 
 
-def _options(parameters: Mapping[str, Any]) -> tuple[Options, float | None]:
-    if any(parameters.get(key) for key in _SEQUENCE):
-        raise unsupported("sequences are not served here")
+def _options(model: Model, parameters: Mapping[str, Any]) -> tuple[Options, float | None]:
+    sequence_id, is_start, is_end = sequence_of(model, parameters)
     priority, timeout_us = (_whole(parameters, key) for key in ("priority", "timeout"))
     urgency = max(_LEAST_PRIORITY + 1 - priority, 1) if priority else 0
-    if not timeout_us:
-        return Options(priority=urgency), None
     budget_ms = min(-(-timeout_us // 1000), _MOST_BUDGET_MS)
-    return Options(priority=urgency, budget_ms=budget_ms), timeout_us / 1e6
+    options = Options(
+        priority=urgency, budget_ms=budget_ms, sequence_id=sequence_id, sequence_start=is_start, sequence_end=is_end
+    )
+    return options, timeout_us / 1e6 if timeout_us else None
 
 
 def _whole(parameters: Mapping[str, Any], key: str) -> int:

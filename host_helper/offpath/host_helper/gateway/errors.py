@@ -72,7 +72,7 @@ def unauthenticated() -> Refused:
     return Refused(401, "UNAUTHENTICATED", "no valid bearer token")
 
 
-_BUSY: Final = frozenset((Reason.TENANT_QUEUE_FULL, Reason.DAEMON_FULL))
+_BUSY: Final = frozenset((Reason.TENANT_QUEUE_FULL, Reason.DAEMON_FULL, Reason.TOO_MANY_SEQUENCES))
 _SIZES: Final = frozenset((Reason.PAYLOAD_TOO_LARGE, Reason.RESULT_TOO_LARGE))
 
 
@@ -83,6 +83,8 @@ def of_request(failed: RequestFailed) -> Refused:
         return Refused(504, "DEADLINE_EXCEEDED", text)
     if failed.reason in _SIZES:
         return too_large(text)
+    if failed.reason is Reason.SEQUENCE_LOST:
+        return Refused(409, "ABORTED", text)
     if failed.status is Status.CANCELLED:
         return Refused(499, "CANCELLED", text)
     if failed.status is Status.RETRY_SAFE:

@@ -52,8 +52,11 @@ FIELDS: Final[dict[str, str]] = {
     "ModelVersionPolicy": "3 specific Specific",
     "ModelParameter": "1 string_value string",
     "ModelTransactionPolicy": "1 decoupled bool",
+    "StrategyDirect": "",
+    "ModelSequenceBatching": "1 max_sequence_idle_microseconds uint64, 3 direct StrategyDirect",
     "ModelConfig": "1 name string, 2 platform string, 3 version_policy ModelVersionPolicy, 4 max_batch_size int32, "
-                   "5 input ModelInput*, 6 output ModelOutput*, 14 parameters {ModelParameter}, 17 backend string, "
+                   "5 input ModelInput*, 6 output ModelOutput*, 13 sequence_batching ModelSequenceBatching, "
+                   "14 parameters {ModelParameter}, 17 backend string, "
                    "19 model_transaction_policy ModelTransactionPolicy",
     "ModelConfigRequest": _NAME_VERSION,
     "ModelConfigResponse": "1 config ModelConfig",

@@ -28,7 +28,8 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results."""
+    """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results.
+    ``sequences``: each request is of a sequence."""
 
     name: str
     version: int
@@ -36,6 +37,7 @@ class Model:
     labels: tuple[str, ...]
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
+    sequences: bool = False
 
 
 def model_of(signature: KernelSignature) -> Model | None:
@@ -44,7 +46,7 @@ def model_of(signature: KernelSignature) -> Model | None:
     if inputs is None or outputs is None:
         return None
     labels = tuple(signature.labels)
-    return Model(signature.model, signature.model_version, signature.name, labels, inputs, outputs)
+    return Model(signature.model, signature.model_version, signature.name, labels, inputs, outputs, signature.sequences)
 
 
 def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
@@ -129,4 +131,5 @@ def config(model: Model) -> dict[str, Any]:
             for spec in model.outputs.values()
         ],
         "parameters": {"labels": {"string_value": ",".join(model.labels)}} if model.labels else {},
+        **({"sequence_batching": {"direct": {}}} if model.sequences else {}),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
+from offpath.bindings.wire.codes import Reason
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.gateway.answers import Output, Results
@@ -28,6 +29,7 @@ from offpath.host_helper.gateway.errors import (
 from offpath.host_helper.gateway.models import Models, model_of
 from offpath.host_helper.gateway.readers import Reader, ReaderProcess
 from offpath.host_helper.gateway.regions import Regions
+from offpath.host_helper.gateway.sequences import Lines, not_started
 from offpath.host_helper.gateway.statistics import Statistics
 from offpath.host_helper.negotiate import Tls
 
@@ -48,6 +50,7 @@ class Tenant:
         self.reader = Reader(process)
         self.regions = Regions(users(table.uids))
         self.statistics = Statistics()
+        self._lines = Lines()
         self._models: Models | None = None
         self._daemon = daemon
         self._requester: AsyncRequester | None = None
@@ -94,9 +97,10 @@ class Tenant:
                 raise unavailable(f"tenant has {self.table.max_pending} requests here, as many as it may")
             if (requester := self._requester) is None:
                 raise unavailable("the daemon cannot be reached")
-            done = await requester.submit(
-                call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
-            )
+            async with self._lines.turn(call.model.kernel, call.options.sequence_id, call.timeout_s):
+                done = await requester.submit(
+                    call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
+                )
         except BaseException as fault:
             self.statistics.failed(call.model, time.perf_counter_ns() - begun_ns)
             refused = _refusal(fault, call)
@@ -191,6 +195,8 @@ class Tenant:
 def _refusal(fault: BaseException, call: Call) -> Refused | None:
     """What the client is told; None: the fault passes."""
     if isinstance(fault, RequestFailed):
+        if fault.reason is Reason.SEQUENCE_UNKNOWN:
+            return not_started(call.model, call.options.sequence_id)
         return of_request(fault)
     if isinstance(fault, RequestTimeout):
         return Refused(504, "DEADLINE_EXCEEDED", "Request timeout expired")
