@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 from offpath.bindings.errors import HeaderError
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import AnswerHeader, parse_answer
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
 from offpath.sched.jobs.states import FIRST_TERMINAL
 
-from . import batches
+from . import batches, sequences
 from .gpu import SimGpu, Tenancy
 from .promises import break_promise, promise
 from .wires import Flight, Memory, SessionMemory
@@ -65,6 +66,7 @@ class Request:
     """Its worker said something else than its kernel."""
     answer: AnswerHeader | None = None
     is_taken: bool = False
+    options: Options = DEFAULT_OPTIONS
 
     def __str__(self) -> str:
         return f"request {self.request_id} of {self.requester.name} ({self.kernel}, slot {self.slot})"
@@ -106,6 +108,7 @@ class Judge:
         """Leader → its batch, or itself alone, as last copied: each job with its first row."""
         self._placed: dict[int, tuple[int, int]] = {}
         """Job → generation and lane of its last copy."""
+        self.sequences = sequences.Sequences()
         self._code: dict[int, int] = {}
         """Job → the revision of its helper's kernels when it was placed."""
 
@@ -114,6 +117,7 @@ class Judge:
         """The requester is about to ring."""
         slots = self._slots.setdefault(request.session, {})
         slots.setdefault(request.slot, _Slot()).written = request
+        self.sequences.filled(request)
 
     def submit_read(self, session: SessionMemory, slot_number: int) -> None:
         """The daemon takes a submit doorbell: from here on the slot is its own, if it was free."""
@@ -178,7 +182,10 @@ class Judge:
             is_wanted = request.is_cancelled or request.requester.is_hostile or reason is Reason.TENANT_REMOVED
             has_left = reason is Reason.SESSION_CLOSED and not request.requester.is_there()
             has_no_gpu = reason is Reason.NO_INSTANCE_FITS and self._world.counts["gpu_dies"]
-            promise(is_wanted or has_left or has_no_gpu, f"{request} is CANCELLED and nobody asked for that")
+            is_lost = sequences.may_end(request, reason)
+            promise(is_wanted or has_left or has_no_gpu or is_lost, f"{request} is CANCELLED and nobody asked for that")
+        is_steps = bool(request.options.sequence_id) and not request.requester.is_hostile
+        promise(not is_steps or reason is not Reason.KERNEL_RAISED, f"{request} met no kernel that raises")
         promise(reason is not Reason.RESULT_NOT_SPLIT, f"{request} is told that its kernel returned other rows")
         if status is Status.FAILED and reason is Reason.COPY_FAILED:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
@@ -205,7 +212,7 @@ class Judge:
 
     # -- what the book heard and said -----------------------------------------------------------------------------
     def book_heard(self, event: events.Event) -> None:
-        if isinstance(event, events.StackSubmitted):
+        if isinstance(event, events.StackSubmitted | events.SequenceSubmitted):
             event = event.submitted
         if isinstance(event, events.JobSubmitted):
             self.accepted += 1
@@ -380,7 +387,7 @@ class Judge:
         """What runs where on which bytes. Called by the kernel itself."""
         self.kernels_started += 1
         request.starts += 1
-        most = MAX_ATTEMPTS if request.is_idempotent else 1
+        most = MAX_ATTEMPTS if request.is_idempotent and not request.options.sequence_id else 1
         promise(request.starts <= most, f"{request} is started {request.starts} times")
         owner = request.requester
         promise(worker.order.tenant == owner.tenant, f"{request} of {owner.tenant} runs on {worker}")
@@ -446,7 +453,7 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("tenants with a backlog", ledger.backlogged),
+            ("tenants with a backlog", ledger.backlogged), ("sequences", ledger.sequences),
             ("departing tenants", ledger.departing), ("sessions", daemon.requests.sessions.by_number),
             ("jobs of the shell", daemon.requests.answers.refs),
             ("unwritten answers", daemon.requests.answers.unwritten),

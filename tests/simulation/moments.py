@@ -22,6 +22,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "one-lane": {"inline_copies": 1.0},
     "two-lanes-copies-fly": {"inline_copies": 0.0, "kernel_ns": 50 * MS, "leasing": {**QUIET.leasing, "lanes": 2}},
     "batch": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_batching": True, "batch_waits": 1},
+    "sequence": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_sequential": True},
 }
 ENOUGH = 30_000
 
@@ -108,16 +109,25 @@ BLOWS: tuple[Callable[[World], None], ...] = (
 )  # fmt: skip
 
 
+def _first_two(world: World) -> tuple[tuple[str, str], dict[str, Any], dict[str, Any]]:
+    """Kernels and options of the first tenant's requests."""
+    if world.setup.is_batching:
+        return ("rows", "rows"), {}, {}
+    if world.setup.is_sequential:
+        return ("steps", "steps"), {"sequence_id": 1, "sequence_start": True}, {"sequence_id": 1, "sequence_end": True}
+    return ("small", "large"), {}, {}
+
+
 def lived(folder: Path, blow: Callable[[World], None], moment: int, scene: str) -> bool:
     """One life; False: it was over before the moment came."""
     stage = Stage(folder, is_durable=True, **SCENES[scene])
     try:
         world = stage.world
         requesters = [stage.requester("ada"), stage.requester("bob")]
-        is_batch = world.setup.is_batching
+        names, first, second = _first_two(world)
         requests = [
-            stage.submit(requesters[0], "rows" if is_batch else "small"),
-            stage.submit(requesters[0], "rows" if is_batch else "large", is_idempotent=True),
+            stage.submit(requesters[0], names[0], **first),
+            stage.submit(requesters[0], names[1], is_idempotent=True, **second),
             stage.submit(requesters[1], "whole"),
         ]
         for requester in requesters:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from offpath.bindings.wire.header import pack_request
 from offpath.dpu_daemon.ingress.admission import Carrier, Grant
 from offpath.host_helper.slots import Options, Result, SlotTable
 
-from . import batches
+from . import batches, sequences
 from .judge import Request
 from .promises import promise
 from .reloads import KERNELS
@@ -122,7 +123,7 @@ class SimRequester:
         self.is_hostile = is_hostile
         self.key = ("requester", number)
         random = world.random
-        self.left = random.choice((2, 5, 10, 16)) * (3 if is_hostile else 1)
+        self.left = random.choice((2, 5, 10, 16)) * (3 if is_hostile else 2 if world.setup.is_sequential else 1)
         self.slots_wanted = random.choice((1, 2, 4, 8))
         self.think_ns = random.choice((0, 0, 100_000, 2 * MS, 30 * MS))
         self.cancels = world.setup.cancels
@@ -144,6 +145,7 @@ class SimRequester:
         self._slots: SlotTable[Request] | None = None
         self._kernels: dict[str, int] = {}
         self._last: Request | None = None
+        self._sequences = sequences.Client()
         self._serial = 0
         self._to_cancel: deque[Request] = deque()
         world.loop.after(random.choice((0, 0, MS, 50 * MS)), self.key, self.wake)
@@ -311,6 +313,7 @@ class SimRequester:
             self.world.log("%s is back in session %s", self.name, number)
         else:
             self.session = RequesterEnd(memory, bell)
+            self._sequences = sequences.Client()
             self._slots = SlotTable(self.session)  # type: ignore[arg-type]
             self.world.entered(self, memory, number)
 
@@ -412,7 +415,10 @@ class SimRequester:
             is_idempotent=random.random() < world.setup.idempotent,
             with_checksum=random.random() < 0.2,
         )
+        if name == sequences.NAME:
+            options = replace(options, **self._sequences.options(world.orders))
         waiter = Request(self, session.memory, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)
+        waiter.options = options
         waiter.slot = slots.fill(self._kernels[name], arrays, options, waiter)
         waiter.request_id = int.from_bytes(session.last_header[8:16], "little")
         world.judge.filled(waiter)
@@ -450,6 +456,7 @@ class SimRequester:
         assert request is not None
         header = session.answer_header(slot)
         _, outcome = slots.take(slot)
+        self._sequences.taken(request, outcome)
         body = b"".join(a.tobytes() for a in outcome.arrays) if isinstance(outcome, Result) else b""
         if not self.is_hostile:
             world.judge.answer_taken(request, header, body)

@@ -82,6 +82,8 @@ class Setup:
     """Many requests are of the kernel `rows` (`batches`), which batches."""
     batch_waits: int = 0
     """How its requests wait for others, one of `batches.WAITS` at first."""
+    is_sequential: bool = False
+    """Many requests are of the kernel `steps` (`sequences`), which takes sequences."""
     plugin_fault: float | None = None
     """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
@@ -107,7 +109,8 @@ def draw_terms(setup: Setup, random: Random) -> Terms:
     tenants = tenants or setup.tenants[:1]
     names = [tenant["name"] for tenant in tenants]
     pins = [pin for pin in setup.pins if pin["tenant"] in names and random.random() < 0.7]
-    return Terms(tenants, pins, {**setup.leasing, **_draw_pauses(random)}, _draw_limits(random))
+    idle = {key: setup.limits[key] for key in ("sequence_idle_ms",) if key in setup.limits}
+    return Terms(tenants, pins, {**setup.leasing, **_draw_pauses(random)}, _draw_limits(random) | idle)
 
 
 def _draw_rights(random: Random) -> dict[str, int]:
@@ -201,6 +204,12 @@ def draw_setup(random: Random) -> Setup:
         setup.faults["reloads_unseen"] = 0.3
     if aside.random() < 0.15:
         _let_helpers_reload(setup, aside)
+    setup.is_sequential = aside.random() < 0.3
+    if setup.is_sequential:
+        setup.kernels += ("steps",) * (2 * len(setup.kernels))
+        setup.limits["sequence_idle_ms"] = aside.choice((1, 20, 500))
+        for tenant in setup.tenants:
+            tenant["max_sequences"] = aside.choice((1, 4, 64))
     return setup
 
 

@@ -56,9 +56,7 @@ class Stage:
             assert self.world.step()
         raise AssertionError("it never came")
 
-    def submit(
-        self, requester: SimRequester, kernel: str, *, budget_ms: int = 0, is_idempotent: bool = False, rows: int = 2
-    ) -> Request:
+    def submit(self, requester: SimRequester, kernel: str, *, rows: int = 2, **options: Any) -> Request:
         session, slots = requester.session, requester._slots
         assert session is not None
         assert slots is not None
@@ -67,13 +65,11 @@ class Stage:
         if kernel == batches.NAME:
             payload = batches.payload_of(len(slots.waiters).to_bytes(12, "little"), rows)
             arrays = [batches.array_of(payload)]
-        made = Request(requester, session.memory, -1, 0, kernel, payload, is_idempotent, budget_ms * MS)
-        made.slot = slots.fill(
-            requester._kernels[kernel],
-            arrays,
-            Options(budget_ms=budget_ms, is_idempotent=is_idempotent),
-            made,
-        )
+        chosen = Options(**options)
+        budget_ns = chosen.budget_ms * MS
+        made = Request(requester, session.memory, -1, 0, kernel, payload, chosen.is_idempotent, budget_ns)
+        made.options = chosen
+        made.slot = slots.fill(requester._kernels[kernel], arrays, chosen, made)
         made.request_id = int.from_bytes(session.last_header[8:16], "little")
         self.world.judge.filled(made)
         session.ring(immediate(IMM_SUBMIT, made.slot).to_bytes(4, "little"))

@@ -25,7 +25,7 @@ NEEDED = (
     "answer_REJECTED", "answer_OUTCOME_UNKNOWN", "copy_fails", "late_copies", "late_results", "worker_dies",
     "worker_lies", "worker_repeats", "channel_full", "helper_dies", "helper_leaves", "helper_silent", "create_fails",
     "requester_dies", "clock_jumps", "intruders", "helper_hangs", "kernel_hangs", "reloads", "two_helpers", "gpu_dies",
-    "batches", "daemon_killed_reloading", "daemon_killed_batching", "reloads_unseen",
+    "batches", "daemon_killed_reloading", "daemon_killed_batching", "reloads_unseen", "sequence_steps",
 )  # fmt: skip
 """A sample in which one of these never happens has lost what it is for."""
 

@@ -47,13 +47,7 @@ from .requesters import SimRequester
 from .setup import HELPER, SECOND, TENANTS, Setup, Terms, draw_setup, draw_terms
 from .simloop import SimLoop
 from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
-from .wires import (
-    Memory,
-    SessionMemory,
-    SimEngine,
-    SimFabricListener,
-    SimFabricSession,
-)
+from .wires import Memory, SessionMemory, SimEngine, SimFabricListener, SimFabricSession
 
 MS = 1_000_000
 MOST_STEPS = 6_000
@@ -89,6 +83,7 @@ class World:
         self.lines: list[str] | None = None
         self.counts: Counter[str] = Counter()
         self._plugin_random = Random(f"plug-in {seed}")
+        self.orders = Random(f"sequences {seed}")
         self.uid = os.getuid()
         self.tokens = tokens.tokens
         self.are_faults_on = True

@@ -1,0 +1,156 @@
+"""The kernel `steps`, which takes sequences: what requesters send to it, and what its worker may remember."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.host_helper.errors import RequestFailed
+from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.sequences import SequenceContext
+
+from .promises import promise
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from .host import SimWorker
+    from .judge import Request
+    from .wires import SessionMemory
+    from .world import World
+
+NAME = "steps"
+IDS = (1, 1, 2, 1 << 63)
+IDLE_MS = (1, 20, 500)
+Key = tuple["SessionMemory", int]
+
+
+def offer(table: KernelTable, world: World) -> None:
+    """Register the kernel."""
+    table.kernel(NAME, demand=14, tensors="pointer", sequences=True)(kernel(world))
+
+
+def kernel(world: World) -> Callable[..., Any]:
+    """The kernel: it remembers which request it saw last."""
+
+    def run(*tensors: Any, sequence: SequenceContext) -> Any:
+        seen = b"".join(ctypes.string_at(t.pointer, t.shape[0]) for t in tensors)
+        assert world._on_lane is not None
+        worker, request = world._on_lane
+        try:
+            world.judge.kernel_starts(worker, request, NAME, seen)
+            world.judge.sequences.step(world, worker, request, sequence)
+        except BaseException as fault:  # the worker would report it as the kernel's own
+            world.broken = fault
+            raise
+        return np.frombuffer(seen[::-1], np.uint8)
+
+    return run
+
+
+class Client:
+    """What a requester knows of its sequences: those that it has begun."""
+
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+
+    def options(self, random: Random) -> dict[str, Any]:
+        """The next request's; now and then not as the client's sequence goes."""
+        number = random.choice(IDS)
+        is_start = number not in self._begun or random.random() < 0.08
+        if random.random() < 0.03:
+            is_start = not is_start
+        is_end = random.random() < 0.15
+        self._begun -= {number}
+        if not is_end:
+            self._begun.add(number)
+        budget_ms = random.choice((0, 0, 0, 0, 0, 5, 300))
+        return {
+            "sequence_id": number, "sequence_start": is_start, "sequence_end": is_end, "budget_ms": budget_ms,
+        }  # fmt: skip
+
+    def taken(self, request: Request, outcome: object) -> None:
+        """An answer: what was not served in its sequence, a client begins anew."""
+        if request.options.sequence_id and isinstance(outcome, RequestFailed):
+            self._begun.discard(request.options.sequence_id)
+
+
+@dataclass(slots=True)
+class _Line:
+    """One client's sequence. ``requests``: all of it, as submitted. ``ran``: the last that a kernel saw, and where."""
+
+    requests: list[Request] = field(default_factory=list)
+    ran: Request | None = None
+    worker: SimWorker | None = None
+
+
+class Sequences:
+    """The judge of sequences: order, one at a time, the same worker, the right state."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, _Line] = {}
+        self.steps = 0
+
+    def filled(self, request: Request) -> None:
+        """The requester is about to ring."""
+        if request.options.sequence_id:
+            self._lines.setdefault(_key(request), _Line()).requests.append(request)
+
+    def step(self, world: World, worker: SimWorker, request: Request, sequence: SequenceContext) -> None:
+        """A kernel sees a request, with the state that it gets."""
+        options = request.options
+        if request.requester.is_hostile:
+            sequence.state["last"] = None
+            return
+        promise(options.sequence_id > 0, f"{request} is of no sequence and runs as one")
+        line, start = self._lines[_key(request)], bool(options.sequence_start)
+        told = sequence.id, sequence.is_start, sequence.is_end
+        promise(told == (options.sequence_id, start, bool(options.sequence_end)), f"{request} runs as {told}")
+        if line.ran is not None:
+            promise(line.ran.request_id < request.request_id, f"{request} runs after {line.ran}")
+        self._alone(world, worker, request)
+        if start:
+            promise(not sequence.state, f"{request} starts its sequence and finds a state")
+        else:
+            self._continues(worker, request, line, sequence)
+            self.steps += 1
+            world.counts["sequence_steps"] += 1
+        sequence.state["last"] = request
+        line.ran, line.worker = request, worker
+
+    def _alone(self, world: World, worker: SimWorker, request: Request) -> None:
+        for helper in world.helpers.values():
+            for other in helper.workers():
+                running = other.running[0] if other.running is not None and other.is_alive else None
+                if running is not None and running.options.sequence_id and other is not worker:
+                    promise(_key(running) != _key(request), f"{request} runs beside {running}")
+
+    @staticmethod
+    def _continues(worker: SimWorker, request: Request, line: _Line, sequence: SequenceContext) -> None:
+        promise(line.ran is not None, f"{request} runs, and nothing of its sequence ran before it")
+        assert line.ran is not None
+        promise(worker is line.worker, f"{request} runs on {worker}, and {line.ran} ran on {line.worker}")
+        promise(sequence.state.get("last") is line.ran, f"{request} finds the state of {sequence.state.get('last')}")
+        promise(not line.ran.options.sequence_end, f"{request} runs after the end, {line.ran}")
+        between = [
+            each
+            for each in line.requests
+            if line.ran.request_id < each.request_id < request.request_id and each.options.sequence_start
+        ]
+        accepted = [each for each in between if each.job]
+        skipped = [each for each in accepted if each.answer is None or each.answer.status is not Status.REJECTED]
+        promise(not skipped, f"{request} runs in the place of {[str(each) for each in skipped]}")
+
+
+def may_end(request: Request, reason: Reason) -> bool:
+    """True if a request may be told so because of its sequence."""
+    return reason is Reason.SEQUENCE_LOST and request.options.sequence_id > 0 and not request.options.sequence_start
+
+
+def _key(request: Request) -> Key:
+    return request.session, request.options.sequence_id
