@@ -248,7 +248,9 @@ def messages(name: str) -> list[Any]:
             control.KernelNeeds(name="echo", memory_bytes=6 << 30, models=models[:2]),
             control.KernelNeeds(name="e" * 64, memory_bytes=1 << 50, models=models),
             control.KernelNeeds(name="echo", max_batch=64, max_queue_delay_us=2_000, preferred_batch_sizes=[8, 16]),
+            control.KernelNeeds(name="echo", sequences=True),
             signature,
+            signature.model_copy(update={"sequences": True}),
             signature.model_copy(update={"inputs": [], "outputs": [], "labels": []}),
             control.KernelsReloaded(revision=1, kernels=[control.KernelOffer(name="echo", demand=14)]),
             control.KernelsReloaded(
@@ -281,6 +283,7 @@ def messages(name: str) -> list[Any]:
             control.RenewWorker(lease=1, lane=63, generation=1, renewal=1, token=token),
             control.HostKernels(kernel_ids={"echo": 1}, revision=2),
             control.ScrubLane(lease=1, lane=0),
+            control.SequenceEnded(lease=1, lane=0, sequence=(1 << 64) - 1),
             control.CloseInstance(lease=1, generation=1, scrub=False),
             control.InaEpoch(part='{"job":"a"}'),
             control.InaEpoch(part="x" * fields.MAX_PART_CHARACTERS, is_last=False),
