@@ -132,6 +132,8 @@ slices count as dirty, and the next instance there is scrubbed before its worker
   waits for the peer to resume, and closed at the end.
 - *Batch.* Its members have the state of a job each. They are COPYING and LAUNCHED together, and end one by one.
   [batching.md](batching.md) describes what happens to a member that ends before the others.
+- *Sequence.* It waits for a lane, has one, or is idle. [sequences.md](sequences.md) describes what ends it, and what
+  becomes of its jobs.
 - *Epoch.* A rank keeps sets of stamps: held, ready, offered, applied, lost. [ina-protocol.md](ina-protocol.md) gives
   their order and the reason.
 """
