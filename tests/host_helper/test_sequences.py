@@ -47,6 +47,15 @@ def test_a_new_start_finds_no_state() -> None:
     assert states.enter(launch(1, START)).state == {}
 
 
+def test_a_new_start_whose_kernel_does_not_run_leaves_no_state() -> None:
+    states = SequenceStates()
+    states.enter(launch(1, START))
+    states.begin(launch(1))
+    assert len(states) == 1
+    states.begin(launch(1, START))
+    assert len(states) == 0
+
+
 def test_an_ended_sequence_and_a_lane_that_changes_hands_leave_nothing() -> None:
     states = SequenceStates()
     for number in (1, 2, 3):

@@ -34,6 +34,11 @@ class SequenceStates:
     def __len__(self) -> int:
         return len(self._by_number)
 
+    def begin(self, launch: Launch) -> None:
+        """A launch that starts its sequence ends the former state, also if its kernel does not run."""
+        if launch.flags & FLAG_SEQUENCE_START:
+            self.ended(launch.sequence)
+
     def enter(self, launch: Launch) -> SequenceContext:
         """The sequence of a launch. A request that starts it gets an empty state.
 

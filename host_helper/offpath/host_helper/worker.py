@@ -267,6 +267,7 @@ class Worker:
         return False
 
     def _compute(self, launch: host.Launch) -> Stored:
+        self._sequences.begin(launch)
         checked = bool(launch.flags & FLAG_PAYLOAD_CRC)
         if checked and self._lane.checksum(launch.payload_bytes) != launch.payload_crc:
             inline = _text("the payload in the lane does not match its checksum")
@@ -274,8 +275,8 @@ class Worker:
         kernel = self._kernels.get(launch.kernel_id)
         if kernel is None:
             raise LookupError(f"this helper has no kernel {launch.kernel_id}")
-        arguments = self._arguments.of(kernel, launch)
         sequence = self._sequences.enter(launch) if kernel.sequences else None
+        arguments = self._arguments.of(kernel, launch)
         stream = self._lane.stream
         result = (
             call_on_stream(kernel, arguments, stream, sequence) if stream else call_kernel(kernel, arguments, sequence)

@@ -124,6 +124,10 @@ def forgets_that_a_cancelled_kernel_still_runs(patch: Patch) -> None:
     patch(Sequences, "turns", turns)
 
 
+def believes_that_every_launch_ran(patch: Patch) -> None:
+    patch(Sequences, "resulted", lambda self, job, reason: None)
+
+
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
@@ -141,6 +145,7 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (waits_for_an_idle_sequence_for_ever, "nobody ends"),
         (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|keeps the state|the lease drains"),
         (scrubs_a_lease_under_its_sequences, "no worker is there|does not serve|sequences|keeps|drains"),
+        (believes_that_every_launch_ran, "had to be answered|keeps the state|sequences|drains nothing"),
         (forgets_that_a_cancelled_kernel_still_runs, "has not left the lane|in line|sequences"),
     )
 }

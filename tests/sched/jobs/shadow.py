@@ -280,6 +280,7 @@ class Shadow:
         if found is not None and found[0].opened.generation == event.generation:
             lease, lane, occupant = found
             self.longest_run_ns = max(self.longest_run_ns, self.now_ns - occupant.job.way[3])
+            self.sequences.resulted(occupant.job, event.reason)
             self.free(lease, lane)
             self.served.add(occupant.job.tenant)
             failed = dict(event.failed) if isinstance(event, events.BatchResult) else {}

@@ -10,7 +10,9 @@ from offpath.sched.jobs.commands import Answer, CloseLease, OpenLease
 from offpath.sched.jobs.records import BookSettings
 from offpath.sched.jobs.states import EndReason, JobState
 
-REPORTED = (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE, EndReason.RESULT_NOT_SPLIT)
+REPORTED = (
+    EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE, EndReason.RESULT_NOT_SPLIT, EndReason.PAYLOAD_CHECKSUM
+)  # fmt: skip
 """Reasons that a result brings."""
 
 

@@ -94,6 +94,11 @@ class ShadowSequences:
                 self._doom(shadow, sequence, 0)
         self._settle(shadow, sequence)
 
+    def resulted(self, job: ShadowJob, reason: EndReason) -> None:
+        """The kernel did not run: what starts its sequence leaves no state."""
+        if job.sequence is not None and job.follows is not None and job.follows.is_start:
+            job.sequence.ends |= reason is EndReason.PAYLOAD_CHECKSUM
+
     def _settle(self, shadow: Shadow, sequence: ShadowSequence) -> None:
         sequence.idle_ns = shadow.now_ns
         if not sequence.line and sequence.has_state and sequence.is_over:

@@ -292,6 +292,18 @@ def test_without_its_start_a_sequence_is_lost() -> None:
     assert [job for job, *_ in copies(out)] == [4]
 
 
+def test_a_start_whose_payload_changed_leaves_no_state() -> None:
+    rig = Rig()
+    rig.start(0, 1)
+    rig.ask(1, 2, start=True)
+    rig.ask(1, 3)
+    rig.copied(1, 2)
+    out = rig.send(2, events.ResultArrived(2, 1, EndReason.PAYLOAD_CHECKSUM, 0, 0))
+    assert answers(out) == [(2, JobState.FAILED, EndReason.PAYLOAD_CHECKSUM), (3, *LOST)]
+    assert [each.sequence for each in out if isinstance(each, EndSequence)] == [1]
+    assert answers(rig.ask(3, 4)) == [(4, JobState.REJECTED, EndReason.SEQUENCE_UNKNOWN)]
+
+
 def test_a_start_in_the_middle_that_is_cancelled_takes_along_what_follows_it() -> None:
     rig = Rig()
     rig.start(1, 1)

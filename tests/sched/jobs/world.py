@@ -360,7 +360,8 @@ class World:
         if not self.launches:
             return None
         launch = self.random.choice(self.launches)
-        reason = self.random.choice((EndReason.NONE,) * 6 + (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE))
+        faults = EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE, EndReason.PAYLOAD_CHECKSUM
+        reason = self.random.choice((EndReason.NONE,) * 6 + faults)
         started = self.random.choice((self.now_ns, max(0, self.now_ns - 100), 0))
         result = events.ResultArrived(launch.job, launch.generation, reason, started, max(started, self.now_ns - 10))
         lane = self.shadow.leases[launch.lease].lanes[launch.lane]

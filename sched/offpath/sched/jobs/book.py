@@ -392,6 +392,8 @@ class JobBook:
             self.batches.ended(job.batch, event, now_ns)
             return
         self._stopped(job)
+        if job.sequence:
+            self.sequences.resulted(job, event.reason)
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
             return

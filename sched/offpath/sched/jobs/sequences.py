@@ -25,6 +25,8 @@ from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 End = Callable[[Job, JobState, EndReason, int], None]
+_NOT_RUN: Final = (EndReason.PAYLOAD_CHECKSUM,)
+"""Reasons of results without a run of the kernel."""
 _UNUSABLE: Final = (LeaseState.SCRUBBING, LeaseState.FREE)
 
 
@@ -163,6 +165,13 @@ class Sequences:
         sequence = self._ledger.sequences.get(job.sequence)
         if sequence is not None and sequence.lease:
             sequence.has_state = True
+
+    def resulted(self, job: Job, reason: EndReason) -> None:
+        """The head's launch has ended. If the kernel did not run for a request that starts the sequence, there is no
+        state."""
+        sequence = self._ledger.sequences.get(job.sequence)
+        if sequence is not None and job.is_start and reason in _NOT_RUN:
+            sequence.is_ending = True
 
     # -- going on -------------------------------------------------------------------------------------------------
     def passed(self, job: Job, now_ns: int) -> None:
