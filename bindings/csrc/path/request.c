@@ -15,7 +15,7 @@ enum {
     PAYLOAD_AT = 32,
     ZEROS_AT = 40,
     VERSION = 1,
-    KNOWN_FLAGS = 3,
+    KNOWN_FLAGS = 7,
     FLAG_PAYLOAD_CRC = 2,
 };
 static const uint32_t magic = 0x5152464F; /* b"OFRQ" */

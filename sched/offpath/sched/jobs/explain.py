@@ -216,6 +216,7 @@ _END_CAUSE = {
     EndReason.KERNEL_OVERRAN: Cause.KERNEL,
     EndReason.KERNEL_GONE: Cause.KERNEL,
     EndReason.RESULT_NOT_SPLIT: Cause.KERNEL,
+    EndReason.STREAM_MISMATCH: Cause.REQUEST,
 }
 
 
@@ -333,6 +334,10 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     ),
     EndReason.RESULT_NOT_SPLIT: (
         "its kernel was called for a batch, and did not return the batch's rows in each tensor",
+        (Unblocker.OTHER_REQUEST,),
+    ),
+    EndReason.STREAM_MISMATCH: (
+        "it wanted a stream of answers and its kernel gives one, or the other way round",
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.KERNEL_GONE: (

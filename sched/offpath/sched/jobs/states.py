@@ -63,6 +63,7 @@ class EndReason(Enum):
     NO_INSTANCE_MEMORY = "no_instance_memory"
     KERNEL_NOT_PERMITTED = "kernel_not_permitted"
     RESULT_NOT_SPLIT = "result_not_split"
+    STREAM_MISMATCH = "stream_mismatch"
 
 
 class LeaseState(Enum):
