@@ -23,6 +23,7 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.losses import LOSSES, Loss, is_losing
+from offpath.sched.jobs.placing import give_back, kept
 from offpath.sched.jobs.records import (
     BookSettings,
     Job,
@@ -229,6 +230,7 @@ class JobBook:
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
         demand = job.demand
         placement = self.ledger.policy.place(demand, now_ns) if demand.share <= 100 else gangs.place(demand, tenant)
+        placement = kept(placement, demand, self.ledger, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -444,10 +446,7 @@ class JobBook:
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
-        if lease.is_gang:
-            lease.free_lanes.append(placement.lane)
-        else:
-            ledger.policy.release(placement, job.share, now_ns)
+        give_back(lease, placement, job.share, ledger, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)
         self._start_waiting(lease, now_ns)

@@ -142,7 +142,7 @@ class Kernel:
 
     ``models``: the GPU models that it runs on, each with its R (``share`` is then the least of these); empty: all.
     ``memory_bytes``: device memory that its worker needs besides the lane's buffers; 0: not known. ``batching``: None:
-    each of its requests has its own launch.
+    each of its requests has its own launch. ``streams``: it waits for its requester between its answers.
     """
 
     kernel: int
@@ -151,6 +151,7 @@ class Kernel:
     models: ModelShares = ()
     memory_bytes: int = 0
     batching: Batching | None = None
+    streams: bool = False
 
 
 @record

@@ -193,7 +193,14 @@ def _offered(number: int, helpers: list[Helper]) -> events.Kernel:
     table = tuple(sorted(models.items())) if all(kernel.models for kernel in offers) else ()
     share = min(models.values()) if table else max([kernel.share for kernel in offers] + list(models.values()))
     memory_bytes = max(kernel.memory_bytes for kernel in offers)
-    return replace(first, share=share, models=table, memory_bytes=memory_bytes, batching=_batching(offers))
+    return replace(
+        first,
+        share=share,
+        models=table,
+        memory_bytes=memory_bytes,
+        batching=_batching(offers),
+        streams=any(kernel.streams for kernel in offers),
+    )
 
 
 def _batching(offers: list[events.Kernel]) -> events.Batching | None:
