@@ -58,6 +58,10 @@ class Needy(Protocol):
     def batching(self) -> Batching | None:
         """How its requests share launches; None: they do not."""
 
+    @property
+    def streams(self) -> bool:
+        """Whether it gives streams of answers."""
+
 
 def parse_batching(max_batch: int, max_queue_delay_us: int, preferred: Sequence[int]) -> Batching | None:
     """None: no batching. Raises: ValueError: a number is out of range, or sizes without batches."""
@@ -139,13 +143,15 @@ def needs(kernels: Iterable[Needy], gpus: Sequence[Gpu]) -> list[control.KernelN
     own names, so that the daemon can say what is lacking."""
     messages = []
     for kernel in kernels:
-        if not kernel.models and not kernel.memory_bytes and kernel.batching is None:
+        if not kernel.models and not kernel.memory_bytes and kernel.batching is None and not kernel.streams:
             continue
         models = {gpu.model.name: share for gpu in gpus if kernel.models and (share := share_on(kernel, gpu))}
         if kernel.models:
             models = {**kernel.models, **models}
         demands = [control.ModelDemand(model=model, demand=share) for model, share in models.items()]
-        message = control.KernelNeeds(name=kernel.name, memory_bytes=kernel.memory_bytes, models=demands)
+        message = control.KernelNeeds(
+            name=kernel.name, memory_bytes=kernel.memory_bytes, models=demands, streams=kernel.streams
+        )
         if (batching := kernel.batching) is not None:
             more = {"max_batch": batching.max_batch, "max_queue_delay_us": batching.max_queue_delay_us}
             sizes = list(batching.preferred_batch_sizes)

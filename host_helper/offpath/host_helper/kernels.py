@@ -12,6 +12,7 @@ helper.run(emulate=["A100-40GB"])
 from __future__ import annotations
 
 import contextvars
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,8 @@ class Kernel:
     that its worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
     the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`. ``batching``: how requests
-    share its launches; None: they do not. ``signature``: what it declared of its tensors; None: nothing.
+    share its launches; None: they do not. ``signature``: what it declared of its tensors; None: nothing. ``streams``:
+    the function is a generator, and each value that it yields is one answer; ``post`` gets each value.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Kernel:
     is_auto: bool = False
     batching: Batching | None = None
     signature: KernelSignature | None = None
+    streams: bool = False
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -156,6 +159,7 @@ class KernelTable:
         model: str | None = None,
         version: int = 1,
         labels: Sequence[str] = (),
+        streams: bool = False,
     ) -> Callable[[_F], _F]:
         """Register the decorated function under ``name``.
 
@@ -181,10 +185,14 @@ class KernelTable:
                 length. ``{"image": ("fp32", [-1, 3, 224, 224])}``. A kernel that declares them is also a model, which
                 clients of the Open Inference Protocol reach by the gateway.
             model, version, labels: of that model. None: the kernel's name.
+            streams: the function is a generator. Each value that it yields is one answer of the request's stream, in
+                the same forms as a returned result. When nobody wants further answers, GeneratorExit is raised at its
+                ``yield``.
 
         Raises: ValueError: a demand, a memory or a batch size out of range, a duplicate or invalid name, an unknown
         ``tensors`` or one whose library is not installed, an invalid signature, a second kernel of one model and
-        version, or more kernels than a helper may offer.
+        version, more kernels than a helper may offer, ``streams`` with ``max_batch``, ``streams`` for a function that
+        is no generator, or a generator without it.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -196,7 +204,9 @@ class KernelTable:
             share, models = parse_demand(demand) if demand != "auto" else (100, {})
             memory_bytes = parse_memory(memory)
             batching = parse_batching(max_batch, max_queue_delay_us, preferred_batch_sizes)
-            declared = signature(name, inputs, outputs, model, version, labels)
+            declared = signature(name, inputs, outputs, model, version, labels, streams)
+            if streams and batching is not None:
+                raise ValueError("streams and max_batch exclude each other: a stream is of one request")
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
@@ -209,9 +219,11 @@ class KernelTable:
             raise ValueError(f"kernel {name!r}: tensors={tensors!r}, but {tensors} is not installed here")
 
         def register(function: _F) -> _F:
+            _check_generator(name, function, streams)
             self.kernels[name] = Kernel(
-                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared
-            )
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared,
+                streams,
+            )  # fmt: skip
             return function
 
         return register
@@ -232,12 +244,23 @@ class KernelTable:
         return function
 
 
+def _check_generator(name: str, function: KernelFunction, streams: bool) -> None:
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        raise ValueError(f"kernel {name!r}: kernels are not async; one that streams is a plain generator")
+    if streams != inspect.isgeneratorfunction(function):
+        which = "streams=True, but the function yields nothing" if streams else "a generator needs streams=True"
+        raise ValueError(f"kernel {name!r}: {which}")
+
+
+def arguments_of(kernel: Kernel, tensors: Sequence[Any]) -> Sequence[Any]:
+    """The function's arguments, after ``pre``."""
+    if kernel.pre is None:
+        return tensors
+    arguments = kernel.pre(*tensors)
+    return arguments if isinstance(arguments, (tuple, list)) else (arguments,)
+
+
 def call_kernel(kernel: Kernel, tensors: Sequence[Any]) -> Any:
     """pre → kernel → post."""
-    arguments: Any = tensors
-    if kernel.pre is not None:
-        arguments = kernel.pre(*tensors)
-        if not isinstance(arguments, (tuple, list)):
-            arguments = (arguments,)
-    result = kernel.function(*arguments)
+    result = kernel.function(*arguments_of(kernel, tensors))
     return kernel.post(result) if kernel.post is not None else result

@@ -29,6 +29,7 @@ def signature(
     model: str | None,
     version: int,
     labels: Sequence[str],
+    streams: bool = False,
 ) -> KernelSignature | None:
     """The signature of kernel ``name``; None: nothing is declared. ``model`` None: the kernel's name.
 
@@ -45,6 +46,7 @@ def signature(
         declared = KernelSignature(
             name=name, model=name if model is None else model, model_version=version, labels=list(labels),
             inputs=_tensors("input", inputs), outputs=_tensors("output", outputs),
+            streams=streams,
         )  # fmt: skip
     except ValidationError as fault:
         one = fault.errors()[0]
