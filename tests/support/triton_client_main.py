@@ -137,6 +137,8 @@ def over_http(address: str, token: str) -> dict[str, Any]:
     got["load"] = failure(lambda: client.load_model("scaling", headers=headers))
     got["no token"] = failure(lambda: client.infer("scaling", inputs(oip_http, ROWS)))
     got["aio"] = asyncio.run(over_http_aio(address, headers))
+    wish = inputs(oip_http, np.array([1, 1, 0, 0], np.float64), "wish", "FP64")
+    got["decoupled"] = failure(lambda: client.infer("count", wish, headers=dict(headers)))
     client.close()
     several.close()
     return got
@@ -165,6 +167,7 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     streamed = [answers.get(timeout=20) for _ in range(8)]
     client.stop_stream()
     got["stream"] = sorted(result.as_numpy("y")[0, 0].item() for result, error in streamed if error is None)
+    got["answers"] = several_answers(client, headers)
     late: queue.Queue[Any] = queue.Queue()
     client.async_infer("scaling", inputs(oip_grpc, ROWS), lambda result, error: late.put((result, error)),
                        headers=headers)  # fmt: skip
@@ -179,6 +182,38 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     got["no token"] = failure(lambda: client.infer("scaling", inputs(oip_grpc, ROWS)))
     client.close()
     return got
+
+
+def several_answers(client: Any, headers: Any) -> dict[str, Any]:
+    """A decoupled model: all answers, the empty last one, an error, and a stream that is cancelled."""
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def ask(count: int, fails_at: int = 0, **more: Any) -> None:
+        wish = np.array([count, 2, 0, fails_at], np.float64)
+        client.async_stream_infer("count", inputs(oip_grpc, wish, "wish", "FP64"), **more)
+
+    def got(result: Any, error: Any) -> Any:
+        if error is not None:
+            return str(error)
+        final = result.get_response().parameters["triton_final_response"].bool_param
+        value = result.as_numpy("value")
+        return [final, None if value is None else value.tolist()]
+
+    client.start_stream(lambda result, error: answers.put(got(result, error)), headers=headers)
+    ask(3, enable_empty_final_response=True)
+    with_end = [answers.get(timeout=20) for _ in range(4)]
+    ask(2)
+    without_end = [answers.get(timeout=20) for _ in range(2)]
+    ask(9, fails_at=2)
+    failed = [answers.get(timeout=20) for _ in range(2)]
+    ask(1 << 30)
+    first = answers.get(timeout=20)
+    client.stop_stream(cancel_requests=True)
+    wish = inputs(oip_grpc, np.array([1, 1, 0, 0], np.float64), "wish", "FP64")
+    return {
+        "with end": with_end, "without end": without_end, "failed": failed, "first": first,
+        "unary": failure(lambda: client.infer("count", wish, headers=headers)),
+    }  # fmt: skip
 
 
 def grpc_metadata(client: Any, headers: Any) -> dict[str, Any]:

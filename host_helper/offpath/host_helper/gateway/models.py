@@ -28,7 +28,8 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results."""
+    """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results.
+    ``streams``: a request gets several answers; Triton calls such a model decoupled."""
 
     name: str
     version: int
@@ -36,6 +37,7 @@ class Model:
     labels: tuple[str, ...]
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
+    streams: bool = False
 
 
 def model_of(signature: KernelSignature) -> Model | None:
@@ -44,7 +46,7 @@ def model_of(signature: KernelSignature) -> Model | None:
     if inputs is None or outputs is None:
         return None
     labels = tuple(signature.labels)
-    return Model(signature.model, signature.model_version, signature.name, labels, inputs, outputs)
+    return Model(signature.model, signature.model_version, signature.name, labels, inputs, outputs, signature.streams)
 
 
 def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
@@ -116,7 +118,7 @@ class Models:
 def config(model: Model) -> dict[str, Any]:
     """``GET /v2/models/NAME/config``: what clients read of Triton's model configuration. Dims have no batch dimension
     of their own: ``max_batch_size`` is 0."""
-    return {
+    shown: dict[str, Any] = {
         "name": model.name, "platform": PLATFORM, "backend": PLATFORM,
         "version_policy": {"specific": {"versions": [model.version]}},
         "max_batch_size": 0,
@@ -130,3 +132,6 @@ def config(model: Model) -> dict[str, Any]:
         ],
         "parameters": {"labels": {"string_value": ",".join(model.labels)}} if model.labels else {},
     }  # fmt: skip
+    if model.streams:
+        shown["model_transaction_policy"] = {"decoupled": True}
+    return shown
