@@ -23,7 +23,10 @@ SCENES: dict[str, dict[str, Any]] = {
     "one-lane": {"inline_copies": 1.0},
     "two-lanes-copies-fly": {"inline_copies": 0.0, "kernel_ns": 50 * MS, "leasing": {**QUIET.leasing, "lanes": 2}},
     "batch": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_batching": True, "batch_waits": 1},
+    "stream": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_streaming": True},
 }
+KERNELS = {"batch": ("rows", "rows"), "stream": ("tokens", "tokens")}
+"""Of the first two requests; `small` and `large` in the other scenes."""
 ENOUGH = 30_000
 
 
@@ -116,10 +119,10 @@ def lived(folder: Path, blow: Callable[[World], None], moment: int, scene: str) 
     try:
         world = stage.world
         requesters = [stage.requester("ada"), stage.requester("bob")]
-        is_batch = world.setup.is_batching
+        kernels = KERNELS.get(scene, ("small", "large"))
         requests = [
-            stage.submit(requesters[0], "rows" if is_batch else "small"),
-            stage.submit(requesters[0], "rows" if is_batch else "large", is_idempotent=True),
+            stage.submit(requesters[0], kernels[0]),
+            stage.submit(requesters[0], kernels[1], is_idempotent=True),
             stage.submit(requesters[1], "whole"),
         ]
         for requester in requesters:

@@ -8,7 +8,7 @@ from offpath.bindings.wire import control
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.offers import kernels_reloaded
 
-from . import batches
+from . import batches, streams
 from .setup import HELPER
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Reloading:
                 table.kernel(kernel, demand=demand, tensors="pointer")(self._helper.world.kernel(kernel))
         if self._helper.world.setup.is_batching:
             batches.offer(table, self._helper.world, self.revision)
+        if self._helper.world.setup.is_streaming:
+            streams.offer(table, self._helper.world)
         return table
 
     def strike(self) -> None:

@@ -82,6 +82,10 @@ class Setup:
     """Many requests are of the kernel `rows` (`batches`), which batches."""
     batch_waits: int = 0
     """How its requests wait for others, one of `batches.WAITS` at first."""
+    is_streaming: bool = False
+    """Many requests are of the kernel `tokens` (`streams`), which streams."""
+    slow_takers: float = 0.0
+    """How often a requester leaves an answer of a stream in its slot for a while."""
     plugin_fault: float | None = None
     """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
@@ -195,6 +199,10 @@ def draw_setup(random: Random) -> Setup:
         setup.kernels += ("rows",) * (2 * len(setup.kernels))
         setup.requesters += 2
         setup.batch_waits = aside.randrange(3)
+    setup.is_streaming = aside.random() < 0.35
+    if setup.is_streaming:
+        setup.kernels += ("tokens",) * (2 * len(setup.kernels))
+        setup.slow_takers = aside.choice((0.0, 0.2, 0.6))
     return setup
 
 

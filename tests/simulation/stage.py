@@ -11,7 +11,7 @@ import numpy as np
 from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.host_helper.slots import Options
 
-from . import batches
+from . import batches, streams
 from .judge import Request
 from .lives import TokenFiles
 from .requesters import MS, SimRequester
@@ -73,6 +73,7 @@ class Stage:
             arrays,
             Options(budget_ms=budget_ms, is_idempotent=is_idempotent),
             made,
+            is_stream=kernel == streams.NAME,
         )
         made.request_id = int.from_bytes(session.last_header[8:16], "little")
         self.world.judge.filled(made)
