@@ -60,8 +60,11 @@ def works_as_any_engine(cluster: Cluster, earlier: int = 0) -> None:
             assert filled(requester, nbytes, nbytes % 251)
         many = [requester.begin("sum", [np.full(1000 + n, n)]) for n in range(24)]
         assert [pending.result(TIMEOUT).array[0] for pending in many] == [(1000 + n) * n for n in range(24)]
+        answers = requester.stream("count", [np.array([5, 40_000, 0, 0], np.float64)], timeout=TIMEOUT)
+        assert [set(each.array.tolist()) for each in answers] == [{1}, {2}, {3}, {4}, {5}]
     counted = cluster.statistics()
-    assert counted["ended_completed"] == 31 + earlier
+    assert counted["ended_completed"] == 32 + earlier
+    assert counted["stream_answers"] == 5
     assert "ended_failed" not in counted
 
 

@@ -26,12 +26,13 @@ import numpy as np
 import orjson
 import pytest
 
-from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, immediate
+from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, immediate, next_of
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
     DTYPE_CODES,
     FIXED_BYTES,
     FLAG_PAYLOAD_CRC,
+    FLAG_STREAM,
     HEADER_COPY_BYTES,
     Tensor,
     pack_request,
@@ -220,7 +221,7 @@ def answered(session: RawSession, slot: int) -> bool:
         (b"\x04\x00\x00\x00", "slot"),
         (b"\xff\xff\xff\x00", "slot"),
         (b"\x04\x00\x00\x01", "slot"),
-        (b"\x00\x00\x00\x03", "immediate_kind"),
+        (b"\x00\x00\x00\x04", "immediate_kind"),
         (b"\x01\x00\x00\xff", "immediate_kind"),
         (b"\x00", "immediate_length"),
         (b"\x00" * 3, "immediate_length"),
@@ -237,6 +238,25 @@ def test_an_immediate_that_no_honest_client_sends_ends_the_session(siege: Siege,
     works(session)
     session.bell.send(imm)
     assert session.end() == code
+
+
+@pytest.mark.parametrize("kernel", ["sleep", "count"])
+def test_an_answer_that_does_not_lie_in_its_slot_cannot_be_taken(siege: Siege, kernel: str) -> None:
+    session = siege.session()
+    is_stream = kernel == "count"
+    wish = struct.pack("<4d", 3, 1, 0, 0) if is_stream else struct.pack("<d", 5.0)
+    tensors = pack_tensors([Tensor(DTYPE_CODES["float64"], (len(wish) // 8,), 0, len(wish))])
+    flags = FLAG_STREAM if is_stream else 0
+    session.write(0, request(session, 1, kernel, len(wish), tensors=tensors, flags=flags), wish)
+    session.ring(0)
+    if is_stream:
+        assert session.rung() == 0
+        assert (session.answer(0).number, session.answer(0).has_more) == (1, True)
+        session.ring(next_of(0, 1))
+        assert session.rung() == 0
+        assert session.answer(0).number == 2
+    session.ring(next_of(0, 1))
+    assert session.end() == "answer_number"
 
 
 def test_a_slot_in_use_is_not_taken_again(siege: Siege) -> None:
@@ -440,7 +460,7 @@ def headers(session: RawSession, noise: random.Random) -> Iterator[tuple[bytes, 
         (lambda: flipped(good, noise, 9), {"magic", "version", "crc", "too_many_tensors"}),
         (lambda: with_field(good, "magic", noise.getrandbits(31)), {"magic"}),
         (lambda: with_field(good, "version", noise.choice((0, 2, 255, 65_535))), {"version"}),
-        (lambda: with_field(good, "flags", 1 << noise.randrange(2, 16)), {"flags"}),
+        (lambda: with_field(good, "flags", 1 << noise.randrange(3, 16)), {"flags"}),
         (lambda: with_field(good, "id", 0), {"request_id"}),
         (lambda: with_field(good, "tensors", noise.randrange(9, 256)), {"too_many_tensors"}),
         (lambda: with_field(good, "tensors", noise.randrange(2, 9)), {"crc"}),

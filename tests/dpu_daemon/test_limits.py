@@ -13,7 +13,7 @@ from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Options, RequestFailed
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 
 from ..support.cluster import TIMEOUT, Cluster
 from ..support.clusters import NARROW, Make, first_pid, path_array, seconds

@@ -17,7 +17,7 @@ from offpath.bindings.errors import NegotiationRefused, PeerGone
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import AsyncRequester, Options, Requester, RequestFailed
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
@@ -209,7 +209,7 @@ def test_a_foreign_or_guessed_resume_is_refused(kept: Callable[..., Cluster]) ->
         right = {
             "session": welcome.session, "lineage": welcome.lineage, "token": welcome.resume_token, "unanswered": [],
         }  # fmt: skip
-        for wrong in ({"session": 99}, {"lineage": "0" * 16}, {"token": "x" * 43}, {"tenant": "bob"}):
+        for wrong in ({"session": 99}, {"lineage": "0" * 16}, {"token": "x" * 43}, {"tenant": "bob"}, {"taken": [1]}):
             tenant = wrong.pop("tenant", "ada")
             way = Way(cluster.address, tenant=tenant, token_file=str(cluster.folder / f"{tenant}.token"))
             with pytest.raises(NegotiationRefused, match="resume_unknown"):

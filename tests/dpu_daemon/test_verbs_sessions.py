@@ -103,6 +103,16 @@ def test_many_requests_in_flight_are_all_answered_each_its_own(connect: Callable
         assert (request.result(BOUND_S).array == each).all()
 
 
+@pytest.mark.parametrize("elements", [4, 40_000])
+def test_a_stream_arrives_in_order(connect: Callable[..., Requester], elements: int) -> None:
+    requester = connect(slots=2, payload_bytes=MIB, result_bytes=MIB)
+    wish = [np.array([9, elements, 0, 0], np.float64)]
+    taken = [set(each.array.tolist()) for each in requester.stream("count", wish, timeout=BOUND_S)]
+    assert taken == [{number} for number in range(1, 10)]
+    next(requester.stream("count", wish))
+    assert requester.submit("echo", [noise(8)], timeout=BOUND_S).array.tolist() == noise(8).tolist()
+
+
 def test_what_goes_wrong_is_told_as_over_loopback(connect: Callable[..., Requester]) -> None:
     with pytest.raises(RequestFailed) as failed:
         connect(slots=1).submit("fail", [], timeout=BOUND_S)

@@ -97,6 +97,20 @@ def test_requests_large_results_and_scrubs_go_the_whole_way(hosts: Hosts) -> Non
     assert counted["scrubbed_bytes"] > 0
 
 
+@pytest.mark.parametrize("elements", [4, 40_000], ids=["in the message", "in the lane"])
+def test_streams_go_the_whole_way_and_each_large_answer_with_its_proof(hosts: Hosts, elements: int) -> None:
+    """A pong proves that the worker lived while its answer was fetched; it does not wait for the next answer."""
+    cluster = hosts.cluster()
+    hosts.helper(cluster)
+    with cluster.connect("ada", payload_bytes=MIB, result_bytes=MIB) as requester:
+        wish = [np.array([9, elements, 0, 0], np.float64)]
+        taken = [set(each.array.tolist()) for each in requester.stream("count", wish, timeout=TIMEOUT)]
+        assert taken == [{number} for number in range(1, 10)]
+        next(requester.stream("count", wish))
+        assert requester.submit("echo", [np.arange(3)], timeout=TIMEOUT).array.tolist() == [0, 1, 2]
+    assert "lost: " not in cluster.daemon.errors
+
+
 def test_workers_are_replaced_by_a_reload_and_their_lease_stays(hosts: Hosts) -> None:
     cluster = hosts.cluster(leasing={"keep_warm_ms": 60_000})
     helper = hosts.helper(cluster, reloads=True)

@@ -224,7 +224,7 @@ def _change(noise: Any, request: Any) -> None:
         del request.inputs[noise.randrange(len(request.inputs))]
     elif drawn == 1 and request.inputs:
         tensor = noise.choice(request.inputs)
-        tensor.shape.append(noise.choice((-1, 0, 1, 3, 1 << 40, (1 << 48) - 1)))
+        tensor.shape.append(noise.choice((-1, 0, 1, 3, 1 << 40, (1 << 46) - 1)))
     elif drawn == 2 and request.inputs:
         tensor = noise.choice(request.inputs)
         tensor.datatype = noise.choice(("FP32", "INT8", "BOOL", "FP16", "BYTES", ""))

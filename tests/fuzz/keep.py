@@ -34,7 +34,7 @@ from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
-from offpath.bindings.wire.host import pack_launch, pack_result
+from offpath.bindings.wire.host import pack_launch, pack_proceed, pack_result
 from offpath.dpu_daemon.switch.inc import messages as messages_of
 from offpath.dpu_daemon.switch.inc import packets as key_value
 from offpath.host_helper.ina import rank_file
@@ -96,7 +96,7 @@ def hand_made(name: str) -> Iterator[Case]:
 def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     if name == "parse_request":
         for tensors in (b"", _SOME, _FULL):
-            for flags in (0, 1, 2, 3):
+            for flags in (0, 1, 2, 3, 4, 32):
                 yield pack_request(request_id=7, kernel_id=3, payload_bytes=4096, tensors=tensors, flags=flags), 4096
         yield pack_request(request_id=(1 << 64) - 1, kernel_id=0, payload_bytes=0), 0
         for flags in (0, 8, 16, 24):
@@ -106,6 +106,10 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     elif name == "parse_answer":
         for tensors in (b"", _SOME, _FULL):
             yield pack_answer(request_id=7, status=1, result_bytes=4096, tensors=tensors), 4096
+            yield pack_answer(request_id=7, status=1, result_bytes=4096, tensors=tensors, flags=1, number=5), 4096
+        for flags, number in ((1, 0), (2, 5), (0, 5)):
+            yield pack_answer(request_id=7, status=1, flags=flags, number=number), 0
+        yield pack_answer(request_id=7, status=2, flags=1, number=5), 0
         for status in Status:
             yield pack_answer(request_id=1, status=status, reason=Reason.WORKER_LOST, stages=(1, 2, 3, 4, 5, 6)), 0
     elif name == "unpack_tensors":
@@ -114,10 +118,14 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         yield from ((pack_launch(1, 2, 3, 14, 0, 0, 4096, tensors),) for tensors in (b"", _SOME, _FULL))
         yield from ((pack_launch(1, 2, 3, 14, 8, 0, 4096, tensors, 5, 6),) for tensors in (b"", _SOME, _FULL))
     elif name == "parse_result":
-        for status in range(5):
-            yield (pack_result(1, 2, status, 10, 20, 4, True, b"", b"text"),)
+        yield (pack_result(1, 2, 5, 10, 20, 0, True, b"", b"", 0),)
+        for status in range(9):
+            yield (pack_result(1, 2, status, 10, 20, 4, True, b"", b"text", 3),)
         yield (pack_result(1, 2, 0, 10, 20, 1 << 40, False, _FULL, b""),)
         yield (pack_result(1, 2, 0, 10, 20, 3072, True, _SOME, bytes(3072)),)
+    elif name == "parse_proceed":
+        yield from ((pack_proceed(1, 2, number, is_stop),) for number in (0, 7) for is_stop in (False, True))
+        yield from ((pack_proceed(1, 2, 7, True)[:-1],), (b"\6\2" + pack_proceed(1, 2, 7, True)[2:],))
     elif name == "parse_region":
         yield from (
             (regions.pack_copy(1, 4096, at, nbytes),) for at, nbytes in ((0, 1), (64, regions.MOST_REGION_BYTES))

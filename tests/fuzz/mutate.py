@@ -117,9 +117,10 @@ def layout(fmt: str) -> tuple[tuple[int, int], ...]:
 
 
 REQUEST = layout("IHHQIHBBIIQQ")
-ANSWER = layout("IHHQBBHIIIQQQQQQQQ")
+ANSWER = layout("IHHQBBHIIIQQQQQQQQI")
 LAUNCH = layout("BBBBIQQIHHQ")
 RESULT = layout("BBBBIQQQQQ")
+PROCEED = layout("BBHIQQ")
 REGION = layout("BBHIQQQQ")
 # which field counts descriptors, which announces the bytes they lie in
 _COUNT_AT = {REQUEST: 23, ANSWER: 17, LAUNCH: 2, RESULT: 2}
@@ -290,6 +291,14 @@ def datagram_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[byt
     at, width = noise.choice(DATAGRAM)
     changed = edge(noise, width) if width > 1 else noise.choice((0, 1, 2, 3, 4, 5, 6, 7, 255))
     return data[:at] + changed.to_bytes(width, "big") + data[at + width :], numbers
+
+
+def proceed_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """Spoils a reply to an answer of a stream: one of its fields, or its length."""
+    if noise.randrange(8) < 2 or not data:
+        return spoil(noise, data), numbers
+    at, width = noise.choice(PROCEED)
+    return data[:at] + edge(noise, width).to_bytes(width, "little") + data[at + width :], numbers
 
 
 def region_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:

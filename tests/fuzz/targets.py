@@ -42,6 +42,7 @@ from .mutate import (
     packet_mutation,
     page_mutation,
     piece_mutation,
+    proceed_mutation,
     region_mutation,
     stream_mutation,
     struct_mutation,
@@ -66,7 +67,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     m = modules or Modules()
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
-            _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _region(m), _session(m),
+            _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _proceed(m), _region(m), _session(m),
             _pieces(m), _frames(m), _ina(m), _packets(m), *_key_value(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
             *gateway_requests.targets(m, folder),
@@ -92,7 +93,7 @@ def _request(m: Modules) -> Target:
         assert got.payload_bytes <= numbers[0]
         assert got.request_id > 0
         assert len(got.tensors) == got.tensor_count * header.TENSOR_BYTES <= header.MAX_TENSORS * header.TENSOR_BYTES
-        assert not got.flags & ~27
+        assert not got.flags & ~31
         assert got.sequence_id or not got.flags & header.SEQUENCE_FLAGS
         assert got.flags & header.FLAG_PAYLOAD_CRC or not got.payload_crc
         _in_bounds(header.unpack_tensors(got.tensors, got.payload_bytes), got.payload_bytes)
@@ -115,6 +116,8 @@ def _answer(m: Modules) -> Target:
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         assert got.result_bytes <= numbers[0]
+        assert got.flags in (0, header.FLAG_MORE)
+        assert not got.flags or (got.number and got.status is header.Status.COMPLETED)
         _in_bounds(got.tensors, got.result_bytes)
         fields = got._asdict()
         fields |= {"tensors": header.pack_tensors(got.tensors), "stages": tuple(got.stages)}
@@ -122,7 +125,7 @@ def _answer(m: Modules) -> Target:
         assert type(got.status) is header.Status
         assert type(got.reason) is header.Reason
 
-    codes = {"short", "magic", "version", "too_many_tensors", "crc", "result_bytes", "status"}
+    codes = {"short", "magic", "version", "too_many_tensors", "crc", "flags", "result_bytes", "status", "number"}
     mutate = struct_mutation(ANSWER, header.FIXED_BYTES, has_crc=True)
     return Target(
         "parse_answer", run, (errors.HeaderError,), check, mutate, frozenset(codes | _TENSOR_CODES),
@@ -159,7 +162,7 @@ def _launch(m: Modules) -> Target:
 
 def _result(m: Modules) -> Target:
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
-        assert host.RESULT_OK <= got.status <= host.RESULT_STALE
+        assert host.RESULT_OK <= got.status <= host.LAST_RESULT
         assert len(got.inline) == (got.result_bytes if got.is_inline else 0)
         assert len(got.inline) <= host.INLINE_RESULT_BYTES
         assert len(got.tensors) <= header.MAX_TENSORS * header.TENSOR_BYTES
@@ -170,6 +173,18 @@ def _result(m: Modules) -> Target:
         struct_mutation(RESULT, host.RESULT_BYTES, has_crc=False),
         frozenset({"short", "result", "length", "inline_length"}),
         lambda got: f"status {got.status}, inline {got.is_inline}, {len(got.tensors) // 64} tensors",
+    )  # fmt: skip
+
+
+def _proceed(m: Modules) -> Target:
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        assert got.number
+        assert host.pack_proceed(*got) == data
+
+    return Target(
+        "parse_proceed", lambda data, _: m.host.parse_proceed(data), (errors.HostMessageError,), check,
+        proceed_mutation, frozenset({"length", "proceed"}),
+        lambda got: f"stop {got.is_stop}",
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from offpath.bindings.loopback.channel import LoopbackConnection
 from offpath.bindings.memory.region import sealed_memfd
 from offpath.bindings.wire import control, host
 from offpath.host_helper import RequestFailed
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 
 from ..conftest import SIZE
 from ..support.cluster import MIB, TIMEOUT, Cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from mmap import PAGESIZE
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.host_helper import Helper, LaneContext, current_lane
-from offpath.host_helper.demands import Batching
+from offpath.host_helper.demands import Batching, needs
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneMemory, call_kernel, enter_lane
 
 
@@ -94,6 +95,40 @@ def test_batches_are_declared_with_their_kernel_and_are_off_without_max_batch() 
 def test_batches_that_cannot_be_are_refused_where_they_are_declared(said: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"kernel 'k': .*{said}"):
         Helper().kernel("k", **wrong)
+
+
+def test_a_kernel_that_streams_is_a_generator_and_is_declared_so() -> None:
+    def numbers(limit: int) -> Iterator[int]:
+        yield from range(limit)
+
+    async def later() -> None:
+        pass
+
+    table = KernelTable()
+    table.kernel("numbers", streams=True)(numbers)
+    assert table.kernels["numbers"].streams
+    with pytest.raises(ValueError, match="kernel 'k': streams=True, but the function yields nothing"):
+        table.kernel("k", streams=True)(len)
+    with pytest.raises(ValueError, match="kernel 'k': a generator needs streams=True"):
+        table.kernel("k")(numbers)
+    with pytest.raises(ValueError, match="kernel 'k': kernels are not async"):
+        table.kernel("k", streams=True)(later)
+    with pytest.raises(ValueError, match="kernel 'k': streams and max_batch exclude each other"):
+        table.kernel("k", streams=True, max_batch=2)
+    assert list(table.kernels) == ["numbers"]
+
+
+def test_the_daemon_and_requesters_learn_which_kernels_stream() -> None:
+    def ones(x: Any) -> Iterator[Any]:
+        yield x
+
+    table = KernelTable()
+    declared = {"x": ("fp32", [-1])}
+    table.kernel("ones", streams=True, inputs=declared, outputs=declared)(ones)
+    table.kernel("plain", inputs=declared, outputs=declared)(len)
+    assert [(each.name, each.streams) for each in needs(table.kernels.values(), [])] == [("ones", True)]
+    signatures = [kernel.signature for kernel in table.kernels.values()]
+    assert [each.streams for each in signatures if each is not None] == [True, False]
 
 
 def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,8 @@ from offpath.host_helper import Options
 from offpath.host_helper.demands import needs
 from offpath.host_helper.kernels import KernelTable, call_kernel
 from offpath.host_helper.sequences import SequenceContext, SequenceStates
+from offpath.host_helper.streaming import END as END_OF_STREAM
+from offpath.host_helper.streaming import Values
 
 START, END = FLAG_SEQUENCE_START, FLAG_SEQUENCE_END
 
@@ -84,6 +88,18 @@ def test_a_kernel_gets_its_sequence_and_declares_that_it_takes_them() -> None:
     assert [(each.name, each.sequences) for each in needs([kernel], [])] == [("count", True)]
     assert kernel.signature is not None
     assert kernel.signature.sequences
+
+
+def test_a_kernel_that_streams_gets_its_sequence_too() -> None:
+    table = KernelTable()
+
+    @table.kernel("tell", demand=14, sequences=True, streams=True)
+    def tell(count: int, *, sequence: SequenceContext) -> Iterator[int]:
+        for n in range(count):
+            yield n + sequence.id
+
+    values = Values(table.kernels["tell"], (2,), 0, SequenceContext(5, 1))
+    assert [values.next(), values.next(), values.next()] == [5, 6, END_OF_STREAM]
 
 
 def test_requests_of_sequences_share_no_launch() -> None:

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from offpath.bindings.errors import HeaderError
+from offpath.bindings.ports import next_of
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
     DTYPE_CODES,
     DTYPES,
     FLAG_IDEMPOTENT,
+    FLAG_MORE,
     FLAG_PAYLOAD_CRC,
+    FLAG_STREAM,
     HEADER_COPY_BYTES,
     HEADER_PART_BYTES,
     Tensor,
@@ -360,3 +363,80 @@ def test_a_taker_gets_no_failure(session: Session, table: Table) -> None:
     slot = table.fill(1, [], DEFAULT_OPTIONS, "me", lambda tensors, view: pytest.fail("called"))
     session.answer(slot, b"why", status=Status.FAILED, reason=Reason.KERNEL_RAISED)
     assert isinstance(table.take(slot)[1], RequestFailed)
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+ONE = [Tensor(DTYPE_CODES["uint8"], (1,), 0, 1)]
+
+
+def streamed(session: Session, slot: int, number: int, **fields: Any) -> None:
+    """The daemon writes an answer of a stream, whose only byte is its number."""
+    session.answer(slot, bytes((number,)), ONE, **{"flags": FLAG_MORE, "number": number, **fields})
+
+
+def test_a_stream_keeps_its_slot_until_its_last_answer(session: Session, table: Table) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", is_stream=True)
+    assert session.request(slot)[0].flags == FLAG_STREAM
+    for number in (1, 2, 3):
+        streamed(session, slot, number)
+        waiter, outcome = table.take(slot)
+        assert isinstance(outcome, Result)
+        assert (waiter, outcome.array.tolist(), table.is_stream(slot)) == ("me", [number], True)
+        assert table.next_of(slot) == next_of(slot, number)
+        assert table.unanswered() == [(1, number)]
+    session.answer(slot, number=3)
+    _, outcome = table.take(slot)
+    assert isinstance(outcome, Result)
+    assert (outcome.arrays, table.is_stream(slot), table.waiters) == ((), False, {})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"number": 1},
+        {"number": 3},
+        {"number": 2, "request_id": 9},
+        {"number": 2, "flags": 0},
+        {"number": 0, "flags": 0},
+    ],
+    ids=["twice", "a gap", "of another", "an end too late", "an end too early"],
+)
+def test_an_answer_that_is_not_the_next_one_ends_a_stream(
+    session: Session, table: Table, fields: dict[str, Any]
+) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", is_stream=True)
+    streamed(session, slot, 1)
+    table.take(slot)
+    streamed(session, slot, **fields)
+    _, outcome = table.take(slot)
+    assert isinstance(outcome, RequestFailed)
+    assert outcome.status is Status.OUTCOME_UNKNOWN
+
+
+def test_an_end_that_is_no_success_may_come_after_any_answer(session: Session, table: Table) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", is_stream=True)
+    session.answer(slot, request_id=0, status=Status.REJECTED, reason=Reason.BAD_HEADER)
+    _, outcome = table.take(slot)
+    assert isinstance(outcome, RequestFailed)
+    assert outcome.status is Status.REJECTED
+
+
+def test_a_request_that_wants_one_answer_gets_no_stream(session: Session, table: Table) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me")
+    streamed(session, slot, 1)
+    _, outcome = table.take(slot)
+    assert isinstance(outcome, RequestFailed)
+    assert outcome.status is Status.OUTCOME_UNKNOWN
+
+
+def test_a_taker_gets_each_answer_of_a_stream_and_not_its_end(session: Session, table: Table) -> None:
+    got: list[int] = []
+    slot = table.fill(
+        1, [], DEFAULT_OPTIONS, "me", lambda tensors, view: got.append(view[tensors[0].offset]), is_stream=True
+    )
+    for number in (1, 2):
+        streamed(session, slot, number)
+        table.take(slot)
+    session.answer(slot, number=2)
+    table.take(slot)
+    assert got == [1, 2]

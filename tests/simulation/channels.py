@@ -54,6 +54,7 @@ class SimConnection:
             raise PeerGone("host channel: Broken pipe")
         host.world.may_be_killed("before a message to the host")
         if host.is_full or len(host.inbox) >= SOCKET_MESSAGES or host.world.happens("channel_full"):
+            host.was_full = True
             return False
         host.inbox.append(message)
         host.wake()
@@ -109,6 +110,8 @@ class HostEnd:
         self.is_finished = False
         self.is_dead = False
         self.is_full = False
+        self.was_full = False
+        """A message to it was not sent."""
         self.daemon_gone = False
         self.wake = notify
         self.daemon_end = SimConnection(self)

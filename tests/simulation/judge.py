@@ -28,17 +28,23 @@ from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
 from offpath.sched.jobs.states import FIRST_TERMINAL
 
-from . import batches, sequences
+from . import batches, sequences, streams
 from .gpu import SimGpu, Tenancy
 from .promises import break_promise, promise
 from .wires import Flight, Memory, SessionMemory
 
 if TYPE_CHECKING:
-    from .host import SimWorker
     from .requesters import SimRequester
+    from .worker import SimWorker
     from .world import World
 
-_MAY_CARRY = (Reason.KERNEL_RAISED, Reason.RESULT_TOO_LARGE, Reason.PAYLOAD_CHECKSUM, Reason.RESULT_NOT_SPLIT)
+_MAY_CARRY = (
+    Reason.KERNEL_RAISED,
+    Reason.RESULT_TOO_LARGE,
+    Reason.PAYLOAD_CHECKSUM,
+    Reason.RESULT_NOT_SPLIT,
+    Reason.STREAM_MISMATCH,
+)
 _WAKE_SLACK_NS = 2_000_000
 
 
@@ -67,6 +73,12 @@ class Request:
     answer: AnswerHeader | None = None
     is_taken: bool = False
     options: Options = DEFAULT_OPTIONS
+    given: int = 0
+    """Answers of its stream that were written."""
+    taken: int = 0
+    """Of these, those that it took."""
+    current: AnswerHeader | None = None
+    """The last of them."""
 
     def __str__(self) -> str:
         return f"request {self.request_id} of {self.requester.name} ({self.kernel}, slot {self.slot})"
@@ -128,8 +140,9 @@ class Judge:
         slot.request = slot.written
         if slot.request is not None and slot.request.read_ns:  # only a hostile one rings twice for the same header
             slot.request = replace(
-                slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False
-            )
+                slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False, given=0,
+                taken=0,
+            )  # fmt: skip
         if slot.request is not None:
             slot.request.read_ns = self._world.loop.now_ns
 
@@ -144,22 +157,52 @@ class Judge:
             slot is not None and slot.is_sealed, f"an answer is written to slot {slot_number}, which waits for none"
         )
         assert slot is not None
-        slot.is_sealed = False
         request = slot.request
         try:
             answer = parse_answer(header, session.result_bytes)
         except HeaderError as broken:
             promise(False, f"the daemon wrote an answer that breaks a rule: {broken}")
             raise
+        if answer.has_more:
+            self._stream_written(request, answer)
+            return
+        slot.is_sealed = False
         if answer.reason is Reason.BAD_HEADER:
             promise(request is None or request.requester.is_hostile, f"{request} is refused as a bad header")
             return
         assert request is not None
         promise(answer.request_id == request.request_id, f"the answer for {request} names {answer.request_id}")
         promise(request.answer is None, f"{request} is answered a second time")
+        promise(self._is_free(request), f"the end of {request} is written over answer {request.given}, not taken yet")
         request.answer = answer
         self.answers[answer.status.name] = self.answers.get(answer.status.name, 0) + 1
         self._judge_answer(request, answer, inline)
+
+    def _is_free(self, request: Request) -> bool:
+        """Nothing lies in its slot that its requester may be reading. (One that left reads no more.)"""
+        owner = request.requester
+        return request.given == request.taken or owner.is_hostile or not request.session.has_peer
+
+    def _stream_written(self, request: Request | None, answer: AnswerHeader) -> None:
+        """One of several answers: the next one, after the one before was taken."""
+        assert request is not None
+        promise(answer.request_id == request.request_id, f"answer of a stream to {request} names {answer.request_id}")
+        promise(request.answer is None, f"{request} gets answer {answer.number} after its end")
+        promise(request.starts, f"{request} gets answer {answer.number} and never started")
+        promise(self._is_free(request), f"answer {answer.number} of {request} is written over one that was not taken")
+        promise(answer.number == request.given + 1, f"{request} gets answer {answer.number} after {request.given}")
+        request.given, request.current = answer.number, answer
+
+    def stream_taken(self, request: Request, answer: bytes, result: bytes) -> None:
+        """The requester has one of several answers: the next one, and its bytes."""
+        read = parse_answer(answer, request.session.result_bytes)
+        promise(read == request.current, f"answer {request.given} of {request} changed after it was written")
+        promise(request.given == request.taken + 1, f"{request} takes answer {request.given} after {request.taken}")
+        request.taken += 1
+        answers = streams.answers_of(request.payload)
+        if not request.is_lied_about:
+            is_right = request.taken <= len(answers) and result == answers[request.taken - 1]
+            promise(is_right, f"answer {request.taken} of {request} is wrong")
 
     def _judge_answer(self, request: Request, answer: AnswerHeader, inline: bytes) -> None:
         status, reason, now_ns = answer.status, answer.reason, self._world.loop.now_ns
@@ -167,6 +210,7 @@ class Judge:
             return
         if status is Status.COMPLETED:
             promise(request.starts, f"{request} is COMPLETED and never started")
+            promise(answer.number == request.given, f"{request} ends after {request.given} answers; {answer.number}")
         elif reason not in _MAY_CARRY:
             promise(not answer.result_bytes, f"{request} ends {status.name} ({reason.name}) and carries a result")
         if status is Status.RETRY_SAFE:
@@ -195,7 +239,7 @@ class Judge:
             limit_ns = self._world.least_kernel_ns
             ran_ns = now_ns - self._launched[request.job][2]
             promise(limit_ns and ran_ns >= limit_ns, f"{request} is said to have overrun after {ran_ns} ns")
-        if request.budget_ns and status is not Status.REJECTED:
+        if request.budget_ns and status is not Status.REJECTED and not request.given:  # a stream's waits to be taken
             world = self._world
             late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
             promise(late < _WAKE_SLACK_NS + world.late_ns, f"{request} is answered {late} ns after its time")
@@ -207,7 +251,11 @@ class Judge:
         request.is_taken = True
         read = parse_answer(answer, request.session.result_bytes)
         promise(read == request.answer, f"the answer of {request} changed after it was written")
-        if read.status is Status.COMPLETED and not request.is_lied_about:
+        if request.kernel == streams.NAME:
+            all_taken = request.taken == len(streams.answers_of(request.payload))
+            is_whole = all_taken and not streams.raises(request.payload) and not result
+            promise(read.status is not Status.COMPLETED or request.is_lied_about or is_whole, f"{request} has a gap")
+        elif read.status is Status.COMPLETED and not request.is_lied_about:
             promise(result == result_of(request.kernel, request.payload), f"{request} got a wrong result")
 
     # -- what the book heard and said -----------------------------------------------------------------------------
@@ -354,6 +402,7 @@ class Judge:
         assert request is not None
         promise(source.owner.tenant == request.requester.tenant, f"{request} gets a result out of {source.owner}")
         promise(request.starts, f"{request} gets a result and has not started")
+        promise(self._is_free(request), f"an answer of {request} is copied over one that was not taken")
         return request
 
     def copy_lands(self, flight: Flight) -> None:
@@ -457,7 +506,7 @@ class Judge:
             ("departing tenants", ledger.departing), ("sessions", daemon.requests.sessions.by_number),
             ("jobs of the shell", daemon.requests.answers.refs),
             ("unwritten answers", daemon.requests.answers.unwritten),
-            ("awaited lanes", daemon.host.lanes.awaited),
+            ("awaited lanes", daemon.host.lanes.awaited), ("open generators", world.open_streams),
             ("copies", daemon.requests.copies.in_flight),
             ("held answers", daemon.requests.answers.held), ("what waits for copies", daemon.requests.copies._waiting),
             ("lane copies", daemon.requests.copies.leases()), ("helpers that leave", host._closing_connections),

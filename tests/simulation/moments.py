@@ -23,6 +23,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "two-lanes-copies-fly": {"inline_copies": 0.0, "kernel_ns": 50 * MS, "leasing": {**QUIET.leasing, "lanes": 2}},
     "batch": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_batching": True, "batch_waits": 1},
     "sequence": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_sequential": True},
+    "stream": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_streaming": True},
 }
 ENOUGH = 30_000
 
@@ -113,6 +114,8 @@ def _first_two(world: World) -> tuple[tuple[str, str], dict[str, Any], dict[str,
     """Kernels and options of the first tenant's requests."""
     if world.setup.is_batching:
         return ("rows", "rows"), {}, {}
+    if world.setup.is_streaming:
+        return ("tokens", "tokens"), {}, {}
     if world.setup.is_sequential:
         return ("steps", "steps"), {"sequence_id": 1, "sequence_start": True}, {"sequence_id": 1, "sequence_end": True}
     return ("small", "large"), {}, {}

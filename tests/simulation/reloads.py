@@ -8,7 +8,7 @@ from offpath.bindings.wire import control
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.offers import kernels_reloaded
 
-from . import batches, sequences
+from . import batches, sequences, streams
 from .setup import HELPER
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Reloading:
             batches.offer(table, self._helper.world, self.revision)
         if self._helper.world.setup.is_sequential:
             sequences.offer(table, self._helper.world)
+        if self._helper.world.setup.is_streaming:
+            streams.offer(table, self._helper.world)
         return table
 
     def strike(self) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone
-from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SUBMIT, immediate
+from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SUBMIT, immediate, next_of
 from offpath.bindings.wire import control, negotiating
-from offpath.bindings.wire.header import pack_request
+from offpath.bindings.wire.header import FLAG_STREAM, pack_request, parse_answer
 from offpath.dpu_daemon.ingress.admission import Carrier, Grant
 from offpath.host_helper.slots import Options, Result, SlotTable
 
-from . import batches, sequences
+from . import batches, sequences, streams
 from .judge import Request
 from .promises import promise
 from .reloads import KERNELS
@@ -148,6 +148,8 @@ class SimRequester:
         self._sequences = sequences.Client()
         self._serial = 0
         self._to_cancel: deque[Request] = deque()
+        self._arrived: list[int] = []
+        """Slots with an answer of a stream that was rung and is not taken."""
         world.loop.after(random.choice((0, 0, MS, 50 * MS)), self.key, self.wake)
 
     def wake(self) -> None:
@@ -210,11 +212,12 @@ class SimRequester:
             )
         if self._lost is None or self._held is None or self._slots is None:
             return None
-        unanswered = [request.request_id for request in self._slots.waiters.values()]
+        unanswered = self._slots.unanswered()
         held = self._held
         return negotiating.Resume(
-            session=held.session, lineage=held.lineage, token=held.resume_token, unanswered=unanswered
-        )
+            session=held.session, lineage=held.lineage, token=held.resume_token,
+            unanswered=[request for request, _ in unanswered], taken=[taken for _, taken in unanswered],
+        )  # fmt: skip
 
     def _hear(self, said: BaseModel) -> None:
         world = self.world
@@ -256,8 +259,7 @@ class SimRequester:
         """It will never be answered, and its slot is free."""
         assert self._slots is not None
         request.is_taken = True
-        del self._slots.waiters[request.slot]
-        self._slots._free.append(request.slot)
+        self._slots._vacate(request.slot)
 
     def _give_up(self) -> None:
         """The session is gone: what was in flight may have run, or not."""
@@ -340,6 +342,7 @@ class SimRequester:
         self.session.bell.leave()
         self._lost, self.session = self.session, None
         self._lost_ns = world.loop.now_ns
+        self._arrived.clear()
         has_reason = self.is_hostile or world.deaths or self._was_removed()
         promise(has_reason, f"the daemon closes the session of {self.name}, which kept the rules")
         if not self.is_hostile and not world.deaths and self._slots is not None:
@@ -367,6 +370,8 @@ class SimRequester:
         can_fill = can_fill and (slots.has_room() or self.is_hostile)
         if session.is_rung() and (not can_fill or random.random() < 0.7):
             self._take(session, slots)
+        elif self._arrived and session.has_room():
+            self._take_next(session, slots)
         elif self._to_cancel and session.has_room():
             self._cancel(session)
         elif can_fill:
@@ -419,7 +424,7 @@ class SimRequester:
             options = replace(options, **self._sequences.options(world.orders))
         waiter = Request(self, session.memory, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)
         waiter.options = options
-        waiter.slot = slots.fill(self._kernels[name], arrays, options, waiter)
+        waiter.slot = slots.fill(self._kernels[name], arrays, options, waiter, is_stream=name == streams.NAME)
         waiter.request_id = int.from_bytes(session.last_header[8:16], "little")
         world.judge.filled(waiter)
         if world.happens("requester_dies_filled"):
@@ -445,7 +450,6 @@ class SimRequester:
             self.world.log("%s cancels %s", self.name, request)
 
     def _take(self, session: RequesterEnd, slots: SlotTable[Request]) -> None:
-        world = self.world
         slot = session.take()
         if slot is None:
             return
@@ -454,6 +458,44 @@ class SimRequester:
             return
         promise(request is not None, f"{self.name} is rung for slot {slot}, where nothing waits")
         assert request is not None
+        if slots.is_stream(slot):
+            promise(self.is_hostile or slot not in self._arrived, f"{request} is rung twice for one answer")
+            self._arrived += [slot] if slot not in self._arrived else []
+            return
+        self._take_last(session, slots, slot)
+
+    def _take_next(self, session: RequesterEnd, slots: SlotTable[Request]) -> None:
+        """Take an answer of a stream, or leave it where it is for a while."""
+        world, random = self.world, self.world.random
+        slot = self._arrived.pop(random.randrange(len(self._arrived)))
+        if self.is_hostile and slot not in slots.waiters:
+            return
+        if random.random() < world.setup.slow_takers:
+            world.loop.after(
+                int(random.expovariate(1.0) * 5 * MS), self.key, lambda since=self._lost_ns: self._later(slot, since)
+            )
+            return
+        header = session.answer_header(slot)
+        if not parse_answer(header, session.result_bytes).has_more:
+            self._take_last(session, slots, slot)
+            return
+        request, outcome = slots.take(slot)
+        assert request is not None
+        promise(isinstance(outcome, Result), f"{request}: {outcome}")
+        assert isinstance(outcome, Result)
+        if not self.is_hostile:
+            world.judge.stream_taken(request, header, b"".join(a.tobytes() for a in outcome.arrays))
+        world.log("%s takes answer %s of %s", self.name, request.taken, request)
+        session.ring(slots.next_of(slot).to_bytes(4, "little"))
+
+    def _later(self, slot: int, since_ns: int) -> None:
+        """Unless its connection was lost meanwhile: then the answer is rung again."""
+        if self.session is not None and self.is_alive and since_ns == self._lost_ns:
+            self._arrived.append(slot)
+            self.wake()
+
+    def _take_last(self, session: RequesterEnd, slots: SlotTable[Request], slot: int) -> None:
+        world, request = self.world, slots.waiters[slot]
         header = session.answer_header(slot)
         _, outcome = slots.take(slot)
         self._sequences.taken(request, outcome)
@@ -515,7 +557,10 @@ class SimRequester:
             for _ in range(random.choice((3, 40))):
                 if session.has_room():
                     kind = random.choice((IMM_CREDIT, IMM_CANCEL))
-                    session.ring(immediate(kind, slot).to_bytes(4, "little"))
+                    imm = immediate(kind, slot)
+                    if self.world.setup.is_streaming and random.random() < 0.3:
+                        imm = next_of(slot, random.randrange(4))
+                    session.ring(imm.to_bytes(4, "little"))
         else:
             self._odd_header(session, slot)
 
@@ -531,6 +576,7 @@ class SimRequester:
                 request_id=request.request_id, kernel_id=random.choice((self._kernels.get(name, 1), 999)),
                 payload_bytes=random.choice((len(payload), 0, session.payload_bytes + 1, 1 << 40)),
                 demand=random.choice((0, 0, 1, 101, 300, 65_535)), priority=random.randrange(256),
+                flags=FLAG_STREAM if self.world.setup.is_streaming and random.random() < 0.3 else 0,
             )
         )  # fmt: skip
         if random.random() < 0.3:

@@ -19,9 +19,9 @@ from .promises import promise
 if TYPE_CHECKING:
     from random import Random
 
-    from .host import SimWorker
     from .judge import Request
     from .wires import SessionMemory
+    from .worker import SimWorker
     from .world import World
 
 NAME = "steps"

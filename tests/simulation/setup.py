@@ -84,6 +84,10 @@ class Setup:
     """How its requests wait for others, one of `batches.WAITS` at first."""
     is_sequential: bool = False
     """Many requests are of the kernel `steps` (`sequences`), which takes sequences."""
+    is_streaming: bool = False
+    """Many requests are of the kernel `tokens` (`streams`), which streams."""
+    slow_takers: float = 0.0
+    """How often a requester leaves an answer of a stream in its slot for a while."""
     plugin_fault: float | None = None
     """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
@@ -210,6 +214,10 @@ def draw_setup(random: Random) -> Setup:
         setup.limits["sequence_idle_ms"] = aside.choice((1, 20, 500))
         for tenant in setup.tenants:
             tenant["max_sequences"] = aside.choice((1, 4, 64))
+    setup.is_streaming = aside.random() < 0.35
+    if setup.is_streaming:
+        setup.kernels += ("tokens",) * (2 * len(setup.kernels))
+        setup.slow_takers = aside.choice((0.0, 0.2, 0.6))
     return setup
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.host_helper.slots import Options
 
-from . import batches
+from . import batches, streams
 from .judge import Request
 from .lives import TokenFiles
 from .requesters import MS, SimRequester
@@ -69,7 +69,7 @@ class Stage:
         budget_ns = chosen.budget_ms * MS
         made = Request(requester, session.memory, -1, 0, kernel, payload, chosen.is_idempotent, budget_ns)
         made.options = chosen
-        made.slot = slots.fill(requester._kernels[kernel], arrays, chosen, made)
+        made.slot = slots.fill(requester._kernels[kernel], arrays, chosen, made, is_stream=kernel == streams.NAME)
         made.request_id = int.from_bytes(session.last_header[8:16], "little")
         self.world.judge.filled(made)
         session.ring(immediate(IMM_SUBMIT, made.slot).to_bytes(4, "little"))

@@ -11,7 +11,7 @@ from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 
-from . import host as host_module
+from . import worker as worker_module
 from .requesters import MS
 from .stage import QUIET, Stage
 from .survivors import DaemonKilled
@@ -182,7 +182,7 @@ def test_a_worker_that_says_it_ends_at_the_end_of_time_costs_nobody_anything(
 ) -> None:
     """The daemon counts stages by their bits; a number of 64 of them has no place there."""
     end_of_time = (2**64 - 1).to_bytes(8, "little")
-    monkeypatch.setattr(host_module, "_timed", lambda result, now_ns: result[:16] + end_of_time + result[24:])
+    monkeypatch.setattr(worker_module, "_timed", lambda result, now_ns: result[:16] + end_of_time + result[24:])
     requester = stage.requester("ada")
     request = stage.submit(requester, "small")
     stage.until(lambda: request.is_taken)

@@ -39,7 +39,7 @@ from offpath.sched.jobs.snapshot import snapshot
 from . import batches
 from .channels import HostEnd, SimChannelListener
 from .gpu import SimGpu
-from .host import SimHelper, SimWorker
+from .host import SimHelper
 from .judge import Judge, Request, result_of
 from .plugin import POLICY, SimPlugin
 from .promises import promise
@@ -48,6 +48,7 @@ from .setup import HELPER, SECOND, TENANTS, Setup, Terms, draw_setup, draw_terms
 from .simloop import SimLoop
 from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
 from .wires import Memory, SessionMemory, SimEngine, SimFabricListener, SimFabricSession
+from .worker import SimWorker
 
 MS = 1_000_000
 MOST_STEPS = 6_000
@@ -107,6 +108,8 @@ class World:
         """How often the daemon was killed."""
         self._tokens_made = 0
         self._on_lane: tuple[SimWorker, Request] | None = None
+        self.open_streams: set[SimWorker] = set()
+        """Workers with a generator that is not closed."""
         self._token_path = tokens.path
         self.removals: Counter[str] = Counter()
         """How often a tenant was taken out of the configuration."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import Requester, RequestFailed, connect
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 
 KERNEL_S = 0.02
 SIZES = {"payload_bytes": 4096, "result_bytes": 4096}

@@ -76,6 +76,8 @@ class FakeHost:
                 if body[0] == host.KIND_JSON and isinstance(ping := decode(body), control.Ping):
                     self.send(control.Pong(number=ping.number), wanted)
                     continue
+                if body[0] == host.KIND_PROCEED:
+                    return host.parse_proceed(body)
                 return host.parse_launch(body) if body[0] == host.KIND_LAUNCH else decode(body)
             assert time.monotonic() < end, "the daemon says nothing"
             time.sleep(0.001)

@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -194,11 +195,45 @@ def tally(tag: Array) -> Array:
     return tag.copy()
 
 
+@helper.kernel("tallies", demand=14, streams=True)
+def tallies(tag: Array) -> Iterator[Array]:
+    """As `tally`, with three answers: the tag behind their number, the second one too long for a message."""
+    name = tag.tobytes()
+    tally(tag)
+    for number in (1, 2, 3):
+        yield np.frombuffer((b"%d" % number + name) * (80 if number == 2 else 1), np.uint8)[:4000]
+
+
 @helper.kernel("double", demand=14)
 def double(array: Array, more: Array) -> tuple[Array, Array]:
     """Two results with a row for each row of the arguments; its launches can be counted by their rows."""
     os.write(tally_file(), f"{len(array)}\n".encode())
     return 2 * array, array.sum(axis=tuple(range(1, array.ndim)), dtype=np.float64) + more
+
+
+@helper.kernel(
+    "count", demand=14, inputs={"wish": ("fp64", [4])}, outputs={"value": ("fp64", [-1])}, streams=True
+)  # fmt: skip
+def count(wish: Array) -> Iterator[Any]:
+    """``wish``: how many answers, elements of each (-1: no array), seconds before each, and the number of the one that
+    fails. Notes how it ended, if a file for that is named."""
+    answers, elements, pause_s, fails_at = map(float, wish)
+    number, how = 0, "closed"
+    try:
+        while number < answers:
+            number += 1
+            time.sleep(pause_s)
+            if number == fails_at:
+                raise RuntimeError(f"answer {number}")
+            yield np.full(int(elements), number, np.float64) if elements >= 0 else object()
+        how = "done"
+    except RuntimeError:
+        how = "raised"
+        raise
+    finally:
+        if path := os.environ.get("OFFPATH_TEST_STREAMS"):
+            with open(path, "a") as file:
+                file.write(f"{how} {number}\n")
 
 
 @functools.cache

@@ -21,7 +21,7 @@ import numpy as np
 from offpath.bindings.errors import NegotiationRefused, PeerGone
 from offpath.host_helper import Options, Requester, RequestFailed, connect
 from offpath.host_helper.errors import RequestTimeout
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 
 SLOTS = 6
 ROOM = 128 << 10

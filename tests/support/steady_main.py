@@ -16,7 +16,7 @@ import numpy as np
 
 from offpath.bindings.errors import NegotiationRefused
 from offpath.host_helper import Requester, RequestFailed, connect
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 
 
 class Tenant:

@@ -2,7 +2,7 @@
 its own, and writes down what becomes of it before it goes on. "stop" on its standard input: it waits for all and ends.
 
 Lines of the log, each written at once: ``B tag`` begun, ``R tag time`` rung, ``E tag STATUS reason time`` ended. ``i``
-before a tag marks an idempotent request.
+before a tag marks an idempotent request, which may run twice; a stream may not, even if it is idempotent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone, TicketRefused
 from offpath.host_helper import Options, Requester, RequestFailed
-from offpath.host_helper.requester import Pending
+from offpath.host_helper.pending import Pending
 from offpath.host_helper.slots import Result
 
 SLOTS = 6
@@ -34,6 +34,8 @@ class Tenant:
         self._noise = Random(int(seed))
         self._count = 0
         self._flying: dict[str, Pending] = {}
+        self._streams: dict[str, tuple[bytes, int]] = {}
+        """Of streams in flight: the payload, and how many answers were taken; -1: one was wrong."""
         self._requester = self._open()
 
     def _open(self) -> Requester:
@@ -55,15 +57,17 @@ class Tenant:
     def begin(self) -> None:
         noise = self._noise
         self._count += 1
-        is_idempotent = noise.random() < 0.15
-        tag = f"{'i' if is_idempotent else 'n'}-{self._name}-{self._count}"
+        is_idempotent, is_stream = noise.random() < 0.15, noise.random() < 0.2
+        tag = f"{'i' if is_idempotent and not is_stream else 'n'}-{self._name}-{self._count}"
         options = Options(is_idempotent=is_idempotent, budget_ms=noise.choice((0, 0, 0, 0, 4000)))
         self._send("B", tag)
         # Its own bytes and then some, so that some results travel through the lane.
         room = 8 if noise.random() < 0.8 else 3500
         payload = np.frombuffer(tag.encode().ljust(len(tag) + noise.randrange(room), b"."), np.uint8)
         try:
-            pending = self._requester.begin("tally", [payload], options=options)
+            pending = self._requester._begin(
+                "tallies" if is_stream else "tally", [payload], options, None, is_stream=is_stream
+            )
         except OffpathError as gone:
             self._send("E", tag, "NOT_BEGUN", type(gone).__name__, time.monotonic())
             self._requester.close()
@@ -71,21 +75,41 @@ class Tenant:
             return
         self._send("R", tag, time.monotonic())
         self._flying[tag] = pending
+        if is_stream:
+            self._streams[tag] = payload.tobytes(), 0
         if noise.random() < 0.05:
             pending.cancel()
+
+    def _take_answers(self) -> bool:
+        """Take what streams have, mostly. False: they have nothing."""
+        waiting = [tag for tag in self._streams if self._flying[tag].has_answer and self._requester.is_connected]
+        for tag in waiting:
+            if self._noise.random() < 0.1:
+                continue
+            pending, (payload, taken) = self._flying[tag], self._streams[tag]
+            outcome = self._requester.take(pending, pending._slot)
+            if pending.outcome is None and isinstance(outcome, Result):
+                number = taken + 1
+                wanted = ((b"%d" % number + payload) * (80 if number == 2 else 1))[:4000]
+                self._streams[tag] = payload, number if taken >= 0 and outcome.array.tobytes() == wanted else -1
+        return bool(waiting)
 
     def turn(self, *, is_stopping: bool) -> None:
         if not is_stopping and len(self._flying) < SLOTS:
             self.begin()
         elif self._flying:
-            self._requester.poll(0.05)
+            self._requester.poll(0.0 if self._take_answers() else 0.05)
         for tag in [tag for tag, pending in self._flying.items() if pending.done]:
             outcome = self._flying.pop(tag).outcome
             if isinstance(outcome, Result):
-                right = outcome.array.tobytes().startswith(tag.encode())
+                stream = self._streams.pop(tag, None)
+                right = stream[1] == 3 if stream is not None else outcome.array.tobytes().startswith(tag.encode())
                 self._send("E", tag, "COMPLETED" if right else "WRONG", "none", time.monotonic())
             elif isinstance(outcome, RequestFailed):
-                self._send("E", tag, outcome.status.name, outcome.reason.name, time.monotonic())
+                is_wrong = self._streams.pop(tag, (b"", 0))[1] < 0
+                self._send(
+                    "E", tag, "WRONG" if is_wrong else outcome.status.name, outcome.reason.name, time.monotonic()
+                )
 
     def run(self) -> None:
         self._requester.kernel_id("tally")

@@ -159,6 +159,8 @@ def over_http(address: str, token: str) -> dict[str, Any]:
     got["load"] = failure(lambda: client.load_model("scaling", headers=headers))
     got["no token"] = failure(lambda: client.infer("scaling", inputs(oip_http, ROWS)))
     got["aio"] = asyncio.run(over_http_aio(address, headers))
+    wish = inputs(oip_http, np.array([1, 1, 0, 0], np.float64), "wish", "FP64")
+    got["decoupled"] = failure(lambda: client.infer("count", wish, headers=dict(headers)))
     client.close()
     several.close()
     return got
@@ -188,6 +190,7 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     client.stop_stream()
     got["stream"] = sorted(result.as_numpy("y")[0, 0].item() for result, error in streamed if error is None)
     got["streamed sequence"] = streamed_sequence(client, headers)
+    got["answers"] = several_answers(client, headers)
     late: queue.Queue[Any] = queue.Queue()
     client.async_infer("scaling", inputs(oip_grpc, ROWS), lambda result, error: late.put((result, error)),
                        headers=headers)  # fmt: skip
@@ -220,6 +223,38 @@ def streamed_sequence(client: Any, headers: Any) -> list[int]:
             got[result.get_response().id] = int(result.as_numpy("total")[0])
     client.stop_stream()
     return [got.get(str(n), -1) for n in range(6)]
+
+
+def several_answers(client: Any, headers: Any) -> dict[str, Any]:
+    """A decoupled model: all answers, the empty last one, an error, and a stream that is cancelled."""
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def ask(count: int, fails_at: int = 0, **more: Any) -> None:
+        wish = np.array([count, 2, 0, fails_at], np.float64)
+        client.async_stream_infer("count", inputs(oip_grpc, wish, "wish", "FP64"), **more)
+
+    def got(result: Any, error: Any) -> Any:
+        if error is not None:
+            return str(error)
+        final = result.get_response().parameters["triton_final_response"].bool_param
+        value = result.as_numpy("value")
+        return [final, None if value is None else value.tolist()]
+
+    client.start_stream(lambda result, error: answers.put(got(result, error)), headers=headers)
+    ask(3, enable_empty_final_response=True)
+    with_end = [answers.get(timeout=20) for _ in range(4)]
+    ask(2)
+    without_end = [answers.get(timeout=20) for _ in range(2)]
+    ask(9, fails_at=2)
+    failed = [answers.get(timeout=20) for _ in range(2)]
+    ask(1 << 30)
+    first = answers.get(timeout=20)
+    client.stop_stream(cancel_requests=True)
+    wish = inputs(oip_grpc, np.array([1, 1, 0, 0], np.float64), "wish", "FP64")
+    return {
+        "with end": with_end, "without end": without_end, "failed": failed, "first": first,
+        "unary": failure(lambda: client.infer("count", wish, headers=headers)),
+    }  # fmt: skip
 
 
 def grpc_metadata(client: Any, headers: Any) -> dict[str, Any]:

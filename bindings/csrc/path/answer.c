@@ -15,9 +15,12 @@ enum {
     RESULT_AT = 32,
     STAGES_AT = 40,
     GENERATION_AT = 88,
-    ZEROS_AT = 96,
+    NUMBER_AT = 96,
+    ZEROS_AT = 100,
     VERSION = 1,
     STAGE_COUNT = 6,
+    FLAG_MORE = 1,
+    COMPLETED = 1,
 };
 static const uint32_t magic = 0x5341464F; /* b"OFAS" */
 static const unsigned char zeros[CRC_AT - ZEROS_AT];
@@ -35,23 +38,26 @@ static int put_stages(unsigned char *fixed, PyObject *stages)
     return 1;
 }
 
-/* request_id, status, reason, retry_after_ms, lease, gpu, generation, result_bytes, stages, tensors -> bytes */
+/* request_id, status, reason, retry_after_ms, lease, gpu, generation, result_bytes, stages, tensors, flags,
+ * number -> bytes */
 PyObject *path_pack_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     static const struct place places[] = {
         {ID_AT, 8}, {STATUS_AT, 1}, {REASON_AT, 2}, {RETRY_AT, 4}, {LEASE_AT, 4}, {GPU_AT, 4}, {GENERATION_AT, 8},
         {RESULT_AT, 8},
     };
-    enum { NUMBERS = 8, STAGES_ARG = NUMBERS, TENSORS_ARG = NUMBERS + 1 };
+    static const struct place after[] = {{FLAGS_AT, 2}, {NUMBER_AT, 4}};
+    enum { NUMBERS = 8, STAGES_ARG = NUMBERS, TENSORS_ARG = NUMBERS + 1, REST = TENSORS_ARG + 1 };
     struct path_state *state = path_ready(module);
-    if (!state || !path_count("pack_answer", 2, 10, count))
+    if (!state || !path_count("pack_answer", 2, 12, count))
         return NULL;
     unsigned char fixed[FIXED_BYTES] = {0};
     char *tensors = "";
     Py_ssize_t nbytes = 0;
     if (!path_put(fixed, places, args, count < NUMBERS ? count : NUMBERS)
         || (count > STAGES_ARG && !put_stages(fixed, args[STAGES_ARG]))
-        || (count > TENSORS_ARG && !path_tensors(args[TENSORS_ARG], &tensors, &nbytes))) {
+        || (count > TENSORS_ARG && !path_tensors(args[TENSORS_ARG], &tensors, &nbytes))
+        || (count > REST && !path_put(fixed, after, args + REST, count - REST))) {
         PyErr_Clear();
         return path_twin(state, TWIN_PACK_ANSWER, args, count);
     }
@@ -76,7 +82,10 @@ static int is_valid(struct path_state *state, const unsigned char *copied, Py_ss
         return 0;
     uint32_t crc = path_crc(0, copied, CRC_AT);
     crc = path_crc(crc, copied + FIXED_BYTES, (size_t)count * TENSOR_BYTES);
-    if (crc != load(copied + CRC_AT, 4) || load(copied + FLAGS_AT, 2) || memcmp(copied + ZEROS_AT, zeros, sizeof zeros))
+    if (crc != load(copied + CRC_AT, 4) || memcmp(copied + ZEROS_AT, zeros, sizeof zeros))
+        return 0;
+    uint64_t flags = load(copied + FLAGS_AT, 2);
+    if (flags > FLAG_MORE || (flags && (copied[STATUS_AT] != COMPLETED || !load(copied + NUMBER_AT, 4))))
         return 0;
     return load(copied + RESULT_AT, 8) <= max_result_bytes && of_code(state->statuses, copied[STATUS_AT])
         && of_code(state->reasons, load(copied + REASON_AT, 2));
@@ -135,6 +144,8 @@ PyObject *path_parse_answer(PyObject *module, PyObject *const *args, Py_ssize_t 
         path_number(copied + RESULT_AT, 8),
         stages_of(state, copied),
         tensors,
+        path_number(copied + FLAGS_AT, 2),
+        path_number(copied + NUMBER_AT, 4),
     };
     return path_named_tuple(state, ANSWER_HEADER, items, sizeof items / sizeof *items);
 }

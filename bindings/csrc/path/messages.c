@@ -1,7 +1,7 @@
 /* Launch and Result: `parse_launch` and `parse_result` of offpath/bindings/wire/host.py. */
 #include "path.h"
 
-enum { KIND_LAUNCH = 1, KIND_RESULT = 2, RESULT_STALE = 4 };
+enum { KIND_LAUNCH = 1, KIND_RESULT = 2, RESULT_MORE = 5, LAST_RESULT = 7 };
 
 /* -- launch ------------------------------------------------------------------------------------------------------ */
 /* Where the descriptors start, or 0: it is not a launch. */
@@ -53,9 +53,9 @@ PyObject *path_parse_launch(PyObject *module, PyObject *const *args, Py_ssize_t 
 /* The rules of `parse_result`. */
 static int is_result(const unsigned char *message, Py_ssize_t nbytes)
 {
-    if (nbytes < RESULT_BYTES || message[0] != KIND_RESULT || message[1] > RESULT_STALE || message[3] > 1)
+    if (nbytes < RESULT_BYTES || message[0] != KIND_RESULT || message[1] > LAST_RESULT || message[3] > 1)
         return 0;
-    if (load(message + 4, 4) || message[2] > MAX_TENSORS)
+    if (message[2] > MAX_TENSORS || (message[1] == RESULT_MORE && !load(message + 4, 4)))
         return 0;
     Py_ssize_t left = nbytes - RESULT_BYTES - message[2] * TENSOR_BYTES;
     if (left < 0)
@@ -87,6 +87,7 @@ PyObject *path_parse_result(PyObject *module, PyObject *const *args, Py_ssize_t 
         PyBool_FromLong(message[3]),
         PyBytes_FromStringAndSize(bytes + RESULT_BYTES, at - RESULT_BYTES),
         PyBytes_FromStringAndSize(bytes + at, nbytes - at),
+        path_number(message + 4, 4),
     };
     return path_named_tuple(state, RESULT, items, sizeof items / sizeof *items);
 }

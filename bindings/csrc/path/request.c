@@ -16,7 +16,7 @@ enum {
     SEQUENCE_AT = 40,
     ZEROS_AT = 48,
     VERSION = 1,
-    KNOWN_FLAGS = 27,
+    KNOWN_FLAGS = 31,
     FLAG_PAYLOAD_CRC = 2,
     SEQUENCE_FLAGS = 24,
 };

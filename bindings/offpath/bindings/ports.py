@@ -21,12 +21,23 @@ IMM_CREDIT = 1
 """Requester → daemon: the answer was taken and the slot is empty. Submitting into the slot implies it."""
 IMM_CANCEL = 2
 """Requester → daemon: cancel the slot's job if that is still possible."""
+IMM_NEXT = 3
+"""Requester → daemon: an answer of the slot's stream was taken, and the slot has room for the next; see `next_of`."""
 IMM_SLOT_MASK = 0x00FF_FFFF
+NEXT_SLOT_BITS = 10
+"""A session has 1024 slots at most, so the other bits have room for the answer's number."""
+NEXT_NUMBER_MASK = (1 << 24 - NEXT_SLOT_BITS) - 1
 
 
 def immediate(kind: int, slot: int) -> int:
     """The kind in the high byte, the slot in the low 24 bits."""
     return kind << 24 | slot
+
+
+def next_of(slot: int, number: int) -> int:
+    """The immediate `IMM_NEXT`: the slot in the low 10 bits, and in the 14 bits above the low bits of the number of the
+    answer that was taken."""
+    return IMM_NEXT << 24 | (number & NEXT_NUMBER_MASK) << NEXT_SLOT_BITS | slot
 
 
 # -- memory -------------------------------------------------------------------------------------------------------

@@ -42,9 +42,10 @@ __all__ = [
 
 LAYOUT: Final = (
     f"{header.FORMATS} {host.FORMATS} {header.VERSION} {header.REQUEST_MAGIC} {header.ANSWER_MAGIC}"
-    f" {header.FLAG_IDEMPOTENT} {header.FLAG_PAYLOAD_CRC} {header.FLAG_SEQUENCE_START} {header.FLAG_SEQUENCE_END}"
-    f" {HEADER_COPY_BYTES} {header.HEADER_PART_BYTES} {header.MAX_TENSORS} {header.MAX_DIMS} {MAX_MESSAGE_BYTES}"
-    f" {host.INLINE_RESULT_BYTES} {host.KIND_LAUNCH} {host.KIND_RESULT} {host.RESULT_STALE}"
+    f" {header.FLAG_IDEMPOTENT} {header.FLAG_PAYLOAD_CRC} {header.FLAG_STREAM} {header.FLAG_SEQUENCE_START}"
+    f" {header.FLAG_SEQUENCE_END} {header.FLAG_MORE} {HEADER_COPY_BYTES} {header.HEADER_PART_BYTES}"
+    f" {header.MAX_TENSORS} {header.MAX_DIMS} {MAX_MESSAGE_BYTES} {host.INLINE_RESULT_BYTES} {host.KIND_LAUNCH}"
+    f" {host.KIND_RESULT} {host.RESULT_MORE} {host.LAST_RESULT}"
 )
 """What the C module was written for; see PATH_LAYOUT in bindings/csrc/path/path.h."""
 STATUSES: Final = tuple(Status)

@@ -90,7 +90,7 @@ class Daemon:
         lanes = Lanes(book_loop, copies, pacing, self.counters, self.identity.order_token, config.datapath.copy_engine)
         answers = Answers(book_loop, copies, lanes, self.counters)
         sessions = SessionTable(
-            book_loop, answers.track, pacing, self.store, self.counters, lambda: self.settings.config.limits
+            book_loop, answers, pacing, self.store, self.counters, lambda: self.settings.config.limits
         )
         payloads = Payloads(book_loop, copies, answers.refs, lanes)
         reattachment = Reattachment(book_loop, lanes, config.durability, payloads.in_flight, answers.give_up_unwritten)

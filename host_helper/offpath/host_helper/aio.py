@@ -6,11 +6,11 @@ import asyncio
 import functools
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any
 
-from offpath.bindings.errors import PeerGone
+from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
@@ -20,8 +20,7 @@ from offpath.host_helper.negotiate import Tls
 from offpath.host_helper.requester import RETRIES, news_wait_s
 from offpath.host_helper.resume import Link, Return, Way, outcome_of
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, daemon_gone
-
-_Answer = asyncio.Future[Result]
+from offpath.host_helper.waiters import Answer, Stream, fail, late
 
 
 class AsyncRequester:
@@ -30,7 +29,7 @@ class AsyncRequester:
     def __init__(self, way: Way, link: Link) -> None:
         self._way = way
         self._link = link
-        self._slots: SlotTable[_Answer] = SlotTable(link.session)
+        self._slots: SlotTable[Answer | Stream] = SlotTable(link.session)
         self._returning: asyncio.Task[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()
         self._asking = asyncio.Lock()
@@ -127,13 +126,124 @@ class AsyncRequester:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
+    async def stream(
+        self,
+        kernel: str,
+        arrays: Sequence[Array],
+        *,
+        timeout: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+        taker: Taker | None = None,
+    ) -> AsyncGenerator[Result, None]:
+        """Run a kernel that streams, and yield its answers in order, as `Requester.stream` does. ``taker``: takes each
+        answer where it lies, and the yielded ones have no arrays.
+
+        Closing the iterator early cancels the request: by ``aclose``, by `contextlib.aclosing`, or some time after its
+        loop was left. Raises: as `submit`. RequestFailed with STREAM_MISMATCH: the kernel does not stream.
+        """
+        number = await self._kernel_id(kernel)
+        deadline = None if timeout is None else self._loop.time() + timeout
+        for attempt in range(RETRIES + 1):
+            stream = Stream(self._loop)
+            slot = -1
+            try:
+                await self._room_in_slots(deadline)
+                slot = self._fill(number, arrays, options, stream, taker, is_stream=True)
+                while (result := await self._next(stream, slot, deadline)) is not None:
+                    yield result
+                return
+            except RequestTimeout:
+                raise RequestTimeout(f"no answer within {timeout:g} s") from None
+            except RequestFailed as failed:
+                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                    raise
+            finally:
+                self._abandon(stream, slot)
+
+    async def _next(self, stream: Stream, slot: int, deadline: float | None) -> Result | None:
+        """The next answer of a stream, once there is one and its connection is there. None: it has ended well."""
+        while not stream.has_answer or self._returning is not None:
+            if stream.failed is not None:
+                raise stream.failed
+            stream.reset()
+            timer = self._loop.call_at(deadline, late, stream.ready) if deadline is not None else None
+            try:
+                await stream.ready
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if deadline is not None and self._loop.time() >= deadline:
+            raise RequestTimeout("no answer in time")
+        outcome, has_more = self._take(stream, slot)
+        if not isinstance(outcome, Result):
+            raise outcome
+        return outcome if has_more else None
+
+    def _take(self, stream: Stream, slot: int) -> tuple[Result | OffpathError, bool]:
+        """Take the answer of a stream, and make room for the next: the answer, and whether others follow."""
+        stream.reset()
+        _, outcome = self._slots.take(slot)
+        if self._slots.is_stream(slot):
+            self._ring(self._slots.next_of(slot))
+            return outcome, True
+        self._wake_one()
+        return outcome, False
+
+    def _abandon(self, stream: Stream, slot: int) -> None:
+        """Cancel a stream that has not ended, and throw away the answer in its slot: only then its last one arrives."""
+        if self._slots.waiters.get(slot) is not stream:
+            return
+        self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
+        stream.abandon()
+        if self._closed or not self.is_connected:
+            return  # after a resume, the next answer leads here again
+        self._ring(immediate(IMM_CANCEL, slot))
+        if stream.has_answer:
+            self._take(stream, slot)
+
     async def _once(
         self, number: int, arrays: Sequence[Array], deadline: float | None, options: Options, taker: Taker | None
     ) -> Result:
+        await self._room_in_slots(deadline)
+        answer: Answer = self._loop.create_future()
+        slot = self._fill(number, arrays, options, answer, taker)
+        timer = self._loop.call_at(deadline, late, answer) if deadline is not None else None
+        try:
+            return await answer
+        except (asyncio.CancelledError, RequestTimeout):
+            if self._slots.waiters.get(slot) is answer and self._gone is None:
+                self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
+                self._ring(immediate(IMM_CANCEL, slot))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _fill(
+        self,
+        number: int,
+        arrays: Sequence[Array],
+        options: Options,
+        waiter: Answer | Stream,
+        taker: Taker | None,
+        *,
+        is_stream: bool = False,
+    ) -> int:
+        """Send a request; there is room for it. Returns its slot."""
+        try:
+            slot = self._slots.fill(number, arrays, options, waiter, taker, is_stream=is_stream)
+        except BaseException:
+            self._wake_one()  # the slot that was offered is still free
+            raise
+        self._ring(slot)
+        return slot
+
+    async def _room_in_slots(self, deadline: float | None) -> None:
+        """Wait for a free slot. Raises: PeerGone, RequestTimeout."""
         while self._gone is None and (self._returning is not None or not self._slots.has_room()):
             room: asyncio.Future[None] = self._loop.create_future()
             self._room.append(room)
-            timer = self._loop.call_at(deadline, _late, room) if deadline is not None else None
+            timer = self._loop.call_at(deadline, late, room) if deadline is not None else None
             try:
                 await room
             except asyncio.CancelledError:
@@ -145,24 +255,6 @@ class AsyncRequester:
                     timer.cancel()
         if self._gone is not None:
             raise self._gone
-        answer: _Answer = self._loop.create_future()
-        try:
-            slot = self._slots.fill(number, arrays, options, answer, taker)
-        except BaseException:
-            self._wake_one()  # the slot that was offered is still free
-            raise
-        self._ring(slot)
-        timer = self._loop.call_at(deadline, _late, answer) if deadline is not None else None
-        try:
-            return await answer
-        except (asyncio.CancelledError, RequestTimeout):
-            if self._slots.waiters.get(slot) is answer and self._gone is None:
-                self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
-                self._ring(immediate(IMM_CANCEL, slot))
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def _ring(self, imm: int) -> None:
         """The reader resumes a lost connection; so does this method if the doorbell fails first."""
@@ -206,8 +298,14 @@ class AsyncRequester:
             self._lost(gone)
             return
         for imm in imms:
-            waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
-            if waiter is not None and not waiter.done():
+            slot = imm & IMM_SLOT_MASK
+            if isinstance(stream := self._slots.waiters.get(slot), Stream):
+                stream.arrived()
+                if stream.is_abandoned:
+                    self._abandon(stream, slot)
+                continue
+            waiter, outcome = self._slots.take(slot)
+            if isinstance(waiter, asyncio.Future) and not waiter.done():
                 if isinstance(outcome, Result):
                     waiter.set_result(outcome)
                 else:
@@ -251,10 +349,12 @@ class AsyncRequester:
             return  # `close` awaits this task and closes the link
         self._resumed += 1
         states = [(one.request_id, one.state) for one in link.welcome.resumed]
+        for waiter in self._slots.waiters.values():
+            if isinstance(waiter, Stream):
+                waiter.reset()  # its answer is rung again
         for waiter, state in self._slots.resumed(link.session, states):
-            failed = outcome_of(state)
-            if failed is not None and not waiter.done():
-                waiter.set_exception(failed)
+            if (failed := outcome_of(state)) is not None:
+                fail(waiter, failed)
         self._loop.add_reader(link.session.fileno(), self._readable)
         for _ in range(len(self._room)):
             self._wake_one()
@@ -263,8 +363,7 @@ class AsyncRequester:
         """The daemon is lost: everything in flight may or may not have started."""
         self._gone = gone
         for waiter in self._slots.waiters.values():
-            if not waiter.done():
-                waiter.set_exception(daemon_gone(str(gone)))
+            fail(waiter, daemon_gone(str(gone)))
         self._slots.waiters.clear()
         while self._room:
             room = self._room.popleft()
@@ -292,8 +391,3 @@ class AsyncRequester:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _late(waiting: asyncio.Future[Any]) -> None:
-    if not waiting.done():
-        waiting.set_exception(RequestTimeout("no answer in time"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -61,18 +62,24 @@ class Arguments:
         return np.ndarray(t.dims, numpy_dtype(t.dtype), bytearray(self._lane.read(t.offset, t.nbytes)))
 
 
+def on_stream(kernel: Kernel, stream: int) -> AbstractContextManager[Any]:
+    """Makes ``stream`` the current one of the kernel's library, if it has such a notion. 0: nothing."""
+    if stream and kernel.tensors == "torch":
+        cuda = importlib.import_module("torch.cuda")
+        current: AbstractContextManager[Any] = cuda.stream(cuda.ExternalStream(stream))
+        return current
+    if stream and kernel.tensors == "cupy":
+        external: AbstractContextManager[Any] = importlib.import_module("cupy").cuda.ExternalStream(stream)
+        return external
+    return nullcontext()
+
+
 def call_on_stream(
     kernel: Kernel, arguments: Sequence[Any], stream: int, sequence: SequenceContext | None = None
 ) -> Any:
-    """`call_kernel` with ``stream`` as the current one of the kernel's library, if it has such a notion."""
-    if kernel.tensors == "torch":
-        cuda = importlib.import_module("torch.cuda")
-        with cuda.stream(cuda.ExternalStream(stream)):
-            return call_kernel(kernel, arguments, sequence)
-    if kernel.tensors == "cupy":
-        with importlib.import_module("cupy").cuda.ExternalStream(stream):
-            return call_kernel(kernel, arguments, sequence)
-    return call_kernel(kernel, arguments, sequence)
+    """`call_kernel` with ``stream`` as the current one of the kernel's library."""
+    with on_stream(kernel, stream):
+        return call_kernel(kernel, arguments, sequence)
 
 
 def _numpy(tensor: LaneTensor) -> Any:

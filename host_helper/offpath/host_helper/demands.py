@@ -62,6 +62,10 @@ class Needy(Protocol):
     def sequences(self) -> bool:
         """Whether each of its requests is of a sequence."""
 
+    @property
+    def streams(self) -> bool:
+        """Whether it gives streams of answers."""
+
 
 def parse_batching(max_batch: int, max_queue_delay_us: int, preferred: Sequence[int]) -> Batching | None:
     """None: no batching. Raises: ValueError: a number is out of range, or sizes without batches."""
@@ -139,18 +143,23 @@ def share_on(kernel: Needy, gpu: Gpu) -> int:
 
 
 def needs(kernels: Iterable[Needy], gpus: Sequence[Gpu]) -> list[control.KernelNeeds]:
-    """The messages about kernels that need more than R, batch, or take sequences. Models that none of these GPUs is
-    stay under their own names, so that the daemon can say what is lacking."""
+    """The messages about kernels that need more than R, batch, stream, or take sequences. Models that none of these
+    GPUs is stay under their own names, so that the daemon can say what is lacking."""
     messages = []
     for kernel in kernels:
-        if not (kernel.models or kernel.memory_bytes or kernel.batching is not None or kernel.sequences):
+        has_needs = kernel.models or kernel.memory_bytes or kernel.batching is not None
+        if not (has_needs or kernel.sequences or kernel.streams):
             continue
         models = {gpu.model.name: share for gpu in gpus if kernel.models and (share := share_on(kernel, gpu))}
         if kernel.models:
             models = {**kernel.models, **models}
         demands = [control.ModelDemand(model=model, demand=share) for model, share in models.items()]
         message = control.KernelNeeds(
-            name=kernel.name, memory_bytes=kernel.memory_bytes, models=demands, sequences=kernel.sequences
+            name=kernel.name,
+            memory_bytes=kernel.memory_bytes,
+            models=demands,
+            sequences=kernel.sequences,
+            streams=kernel.streams,
         )
         if (batching := kernel.batching) is not None:
             more = {"max_batch": batching.max_batch, "max_queue_delay_us": batching.max_queue_delay_us}

@@ -12,6 +12,7 @@ helper.run(emulate=["A100-40GB"])
 from __future__ import annotations
 
 import contextvars
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,8 @@ class Kernel:
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
     the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`. ``batching``: how requests
     share its launches; None: they do not. ``signature``: what it declared of its tensors; None: nothing.
-    ``sequences``: each request is of a sequence, which the function gets as its argument ``sequence``.
+    ``sequences``: each request is of a sequence, which the function gets as its argument ``sequence``. ``streams``:
+    the function is a generator, and each value that it yields is one answer; ``post`` gets each value.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Kernel:
     batching: Batching | None = None
     signature: KernelSignature | None = None
     sequences: bool = False
+    streams: bool = False
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -160,6 +163,7 @@ class KernelTable:
         model: str | None = None,
         version: int = 1,
         labels: Sequence[str] = (),
+        streams: bool = False,
     ) -> Callable[[_F], _F]:
         """Register the decorated function under ``name``.
 
@@ -188,10 +192,14 @@ class KernelTable:
                 length. ``{"image": ("fp32", [-1, 3, 224, 224])}``. A kernel that declares them is also a model, which
                 clients of the Open Inference Protocol reach by the gateway.
             model, version, labels: of that model. None: the kernel's name.
+            streams: the function is a generator. Each value that it yields is one answer of the request's stream, in
+                the same forms as a returned result. When nobody wants further answers, GeneratorExit is raised at its
+                ``yield``.
 
         Raises: ValueError: a demand, a memory or a batch size out of range, a duplicate or invalid name, an unknown
         ``tensors`` or one whose library is not installed, an invalid signature, a second kernel of one model and
-        version, or more kernels than a helper may offer.
+        version, more kernels than a helper may offer, ``streams`` with ``max_batch``, ``streams`` for a function that
+        is no generator, or a generator without it.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -205,7 +213,9 @@ class KernelTable:
             batching = parse_batching(max_batch, max_queue_delay_us, preferred_batch_sizes)
             if batching is not None and sequences:
                 raise ValueError("requests of sequences share no launch: sequences=True excludes max_batch")
-            declared = signature(name, inputs, outputs, model, version, labels, sequences=sequences)
+            if streams and batching is not None:
+                raise ValueError("streams and max_batch exclude each other: a stream is of one request")
+            declared = signature(name, inputs, outputs, model, version, labels, sequences=sequences, streams=streams)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
@@ -218,9 +228,10 @@ class KernelTable:
             raise ValueError(f"kernel {name!r}: tensors={tensors!r}, but {tensors} is not installed here")
 
         def register(function: _F) -> _F:
+            _check_generator(name, function, streams)
             self.kernels[name] = Kernel(
                 name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared,
-                sequences,
+                sequences, streams,
             )  # fmt: skip
             return function
 
@@ -242,12 +253,30 @@ class KernelTable:
         return function
 
 
+def _check_generator(name: str, function: KernelFunction, streams: bool) -> None:
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        raise ValueError(f"kernel {name!r}: kernels are not async; one that streams is a plain generator")
+    if streams != inspect.isgeneratorfunction(function):
+        which = "streams=True, but the function yields nothing" if streams else "a generator needs streams=True"
+        raise ValueError(f"kernel {name!r}: {which}")
+
+
+def arguments_of(kernel: Kernel, tensors: Sequence[Any]) -> Sequence[Any]:
+    """The function's arguments, after ``pre``."""
+    if kernel.pre is None:
+        return tensors
+    arguments = kernel.pre(*tensors)
+    return arguments if isinstance(arguments, (tuple, list)) else (arguments,)
+
+
+def begin_kernel(kernel: Kernel, tensors: Sequence[Any], sequence: SequenceContext | None = None) -> Any:
+    """pre → kernel: its result, or the generator of one that streams. ``sequence``: the request's, for a kernel that
+    takes sequences."""
+    arguments = arguments_of(kernel, tensors)
+    return kernel.function(*arguments) if sequence is None else kernel.function(*arguments, sequence=sequence)
+
+
 def call_kernel(kernel: Kernel, tensors: Sequence[Any], sequence: SequenceContext | None = None) -> Any:
-    """pre → kernel → post. ``sequence``: the request's, for a kernel that takes sequences."""
-    arguments: Any = tensors
-    if kernel.pre is not None:
-        arguments = kernel.pre(*tensors)
-        if not isinstance(arguments, (tuple, list)):
-            arguments = (arguments,)
-    result = kernel.function(*arguments) if sequence is None else kernel.function(*arguments, sequence=sequence)
+    """pre → kernel → post."""
+    result = begin_kernel(kernel, tensors, sequence)
     return kernel.post(result) if kernel.post is not None else result

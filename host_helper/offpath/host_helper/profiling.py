@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from offpath.host_helper.raised import summary
 from offpath.host_helper.results import store
 from offpath.host_helper.scrubbing import scrub
 from offpath.host_helper.slots import flat_bytes
+from offpath.host_helper.streaming import END, Values
 
 WARM_UP: Final = 3
 """Runs before the measurement: libraries choose algorithms and allocate at their first calls."""
@@ -120,10 +121,10 @@ def _runs(
     def run() -> None:
         given = arguments.of(kernel, launch)
         stream = lane.stream
-        result = call_on_stream(kernel, given, stream) if stream else call_kernel(kernel, given)
-        lane.synchronize()
-        if store(lane, result).status != host.RESULT_OK:
-            raise OptionRefused(f"the result does not fit {sample.result_bytes} bytes: use a larger --result-bytes")
+        for result in _results(kernel, given, stream):
+            lane.synchronize()
+            if store(lane, result).status != host.RESULT_OK:
+                raise OptionRefused(f"the result does not fit {sample.result_bytes} bytes: use a larger --result-bytes")
 
     try:
         for opened in table.on_lane_open:
@@ -135,6 +136,14 @@ def _runs(
         raise
     except Exception as fault:  # boundary to user code
         raise OptionRefused(f"kernel {kernel.name} raised {summary(fault)}") from fault
+
+
+def _results(kernel: Kernel, given: Sequence[Any], stream: int) -> Iterator[Any]:
+    """The result, or all values of a kernel that streams."""
+    if kernel.streams:
+        yield from iter(Values(kernel, given, stream).next, END)
+    else:
+        yield call_on_stream(kernel, given, stream) if stream else call_kernel(kernel, given)
 
 
 def _rate(run: Callable[[], None], seconds: float, clock: Clock) -> float:

@@ -11,7 +11,7 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-from offpath.host_helper import kernels
+from offpath.host_helper import kernels, streaming
 
 logger = logging.getLogger(__name__)
 MOST_CHARACTERS: Final = 8192
@@ -68,7 +68,7 @@ class Raised:
 
     def __init__(self, where: str, caller: str) -> None:
         self._where = where
-        self._ours = frozenset({caller, kernels.__file__})
+        self._ours = frozenset({caller, kernels.__file__, streaming.__file__})
         self._left = float(BURST)
         self._last_ns = 0
         self._left_out = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Negotiation, Tls
+from offpath.host_helper.pending import Pending
 from offpath.host_helper.resume import Return, Way, outcome_of
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
@@ -34,49 +35,6 @@ _LONGEST_WAIT_S = 86_400.0
 def news_wait_s(negotiation: Negotiation) -> float:
     """How long to wait for an unknown kernel: long while no helper has joined, short once kernels are listed."""
     return 1.0 if negotiation.kernels else 10.0
-
-
-class Pending:
-    """A request in flight. `result` waits for the answer; `cancel` cancels the request."""
-
-    def __init__(self, requester: Requester, slot: int) -> None:
-        self._requester = requester
-        self._slot = slot
-        self.outcome: Result | OffpathError | None = None
-
-    @property
-    def done(self) -> bool:
-        """True once the answer has been read. `result` on any request, or `Requester.poll`, reads all that arrived."""
-        return self.outcome is not None
-
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the answer.
-
-        Args:
-            timeout: seconds; None: no limit. On timeout the request is cancelled.
-
-        Raises: RequestFailed: any end but COMPLETED. RequestTimeout: no answer within ``timeout``.
-        """
-        try:
-            return self._result(None if timeout is None else time.monotonic() + timeout)
-        except RequestTimeout:
-            raise RequestTimeout(f"no answer within {timeout:g} s") from None
-
-    def _result(self, deadline: float | None) -> Result:
-        while self.outcome is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                self.cancel()
-                raise RequestTimeout("no answer in time")
-            self._requester.poll(left)
-        if not isinstance(self.outcome, Result):
-            raise self.outcome
-        return self.outcome
-
-    def cancel(self) -> None:
-        """Request cancellation. The answer still arrives: CANCELLED, or the outcome if the request ended earlier."""
-        if self.outcome is None:
-            self._requester.ring(immediate(IMM_CANCEL, self._slot))
 
 
 class Requester:
@@ -155,18 +113,68 @@ class Requester:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
+    def stream(
+        self,
+        kernel: str,
+        arrays: Sequence[NDArray[Any]],
+        *,
+        timeout: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> Generator[Result, None, None]:
+        """Run a kernel that streams, and yield its answers in order. The request begins with the first ``next``.
+        Closing the iterator early, also by leaving its loop, cancels the request.
+
+        While an answer is not taken, the next one waits, and the kernel with it. ``options.is_idempotent`` has no
+        effect: a stream is never run again.
+
+        Args:
+            timeout: seconds in all, including the wait for a free slot and the caller's own time; None: no limit.
+
+        Raises: as `submit`. RequestFailed with STREAM_MISMATCH: the kernel does not stream. After an error nothing
+        follows; the answers before it are good.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for attempt in range(RETRIES + 1):
+            try:
+                pending = self._begin(kernel, arrays, options, deadline, is_stream=True)
+            except RequestTimeout:
+                raise RequestTimeout(f"no answer within {timeout:g} s") from None
+            try:
+                while True:
+                    try:
+                        result = pending.next_answer(deadline)
+                    except RequestTimeout:
+                        raise RequestTimeout(f"no answer within {timeout:g} s") from None
+                    except RequestFailed as failed:
+                        if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                            raise
+                        break
+                    if result is None:
+                        return
+                    yield result
+            finally:
+                pending.abandon()
+
     def begin(self, kernel: str, arrays: Sequence[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
         """Start a request; blocks only while all slots are in flight. Raises: as `submit`, except for the outcome."""
         return self._begin(kernel, arrays, options, None)
 
-    def _begin(self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None) -> Pending:
+    def _begin(
+        self,
+        kernel: str,
+        arrays: Sequence[NDArray[Any]],
+        options: Options,
+        deadline: float | None,
+        *,
+        is_stream: bool = False,
+    ) -> Pending:
         number = self._kernel_number(kernel, deadline)
         while self._gone is None and (self._lost is not None or not self._slots.has_room()):
             self._poll_until(deadline)
         if self._gone is not None:
             raise self._gone
         pending = Pending(self, -1)
-        pending._slot = slot = self._slots.fill(number, arrays, options, pending)
+        pending._slot = slot = self._slots.fill(number, arrays, options, pending, is_stream=is_stream)
         if faults.armed:
             faults.hit("requester.filled")
         self.ring(slot)
@@ -225,9 +233,7 @@ class Requester:
                 if faults.armed and imms:
                     faults.hit("requester.answer")
                 for imm in imms:
-                    waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
-                    if waiter is not None:
-                        waiter.outcome = outcome
+                    self._answered(imm & IMM_SLOT_MASK)
                 return len(imms)
         if self._lost is not None and self._gone is None:
             ended = self._come_back(self._lost, timeout)
@@ -244,6 +250,41 @@ class Requester:
         self._slots.waiters.clear()
         return count
 
+    def _answered(self, slot: int) -> None:
+        """Take an answer. One of a stream stays in its slot until its caller wants it."""
+        if self._slots.is_stream(slot):
+            pending = self._slots.waiters[slot]
+            pending.has_answer = True
+            if pending.is_abandoned:
+                self.skip(pending, slot)
+            return
+        waiter, outcome = self._slots.take(slot)
+        if waiter is not None:
+            waiter.outcome = outcome
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its connection is there; False also while it is being resumed."""
+        return self._lost is None and self._gone is None
+
+    def take(self, pending: Pending, slot: int) -> Result | OffpathError:
+        """Take the answer of a stream, and make room for the next. The last one becomes the outcome."""
+        pending.has_answer = False
+        _, outcome = self._slots.take(slot)
+        if self._slots.is_stream(slot):
+            self.ring(self._slots.next_of(slot))
+        else:
+            pending.outcome = outcome
+        return outcome
+
+    def skip(self, pending: Pending, slot: int) -> None:
+        """Cancel a stream, and throw away the answer in its slot: only then does its last answer arrive."""
+        if self._closed or not self.is_connected:
+            return  # after a resume, the next answer leads here again
+        self.ring(immediate(IMM_CANCEL, slot))
+        if pending.has_answer:
+            self.take(pending, slot)
+
     def _come_back(self, lost: PeerGone, timeout: float | None) -> int | None:
         """Try to resume for up to ``timeout`` s. Returns the number of requests that ended by it; None: not resumed
         (yet).
@@ -256,6 +297,8 @@ class Requester:
             link = returning.attempt()
             if link is not None:
                 self._link, self._lost, self._return = link, None, None
+                for pending in self._slots.waiters.values():
+                    pending.has_answer = False  # it is rung again
                 states = [(one.request_id, one.state) for one in link.welcome.resumed]
                 ended = self._slots.resumed(link.session, states)
                 for waiter, state in ended:

@@ -76,12 +76,13 @@ class Way:
 
 
 class Return:
-    """The attempts to resume after one loss. ``unanswered``: the ids of the requests in flight.
+    """The attempts to resume after one loss. ``unanswered``: the ids of the requests in flight, and how many
+    answers of each were taken.
 
     Call `attempt` until it returns a link, or until `why_not` gives the reason why resumption is impossible.
     """
 
-    def __init__(self, way: Way, lost: Link, unanswered: list[int]) -> None:
+    def __init__(self, way: Way, lost: Link, unanswered: list[tuple[int, int]]) -> None:
         lost.negotiation.update()
         closing = lost.negotiation.closing
         lost.negotiation.abandon()
@@ -89,8 +90,10 @@ class Return:
         welcome = lost.welcome
         self._way = way
         self._resume = negotiating.Resume(
-            session=welcome.session, lineage=welcome.lineage, token=welcome.resume_token, unanswered=unanswered
-        )
+            session=welcome.session, lineage=welcome.lineage, token=welcome.resume_token,
+            unanswered=[request for request, _ in unanswered],
+            taken=[taken for _, taken in unanswered] if any(taken for _, taken in unanswered) else [],
+        )  # fmt: skip
         now = time.monotonic()
         self._until = now + welcome.resume_ttl_s
         self._nobody_until = now + _NOBODY_S

@@ -31,6 +31,7 @@ def signature(
     labels: Sequence[str],
     *,
     sequences: bool = False,
+    streams: bool = False,
 ) -> KernelSignature | None:
     """The signature of kernel ``name``; None: nothing is declared. ``model`` None: the kernel's name.
 
@@ -47,6 +48,7 @@ def signature(
         declared = KernelSignature(
             name=name, model=name if model is None else model, model_version=version, labels=list(labels),
             inputs=_tensors("input", inputs), outputs=_tensors("output", outputs), sequences=sequences,
+            streams=streams,
         )  # fmt: skip
     except ValidationError as fault:
         one = fault.errors()[0]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from offpath.bindings.errors import HeaderError, OffpathError, OptionRefused
 from offpath.bindings.native import pack_request, parse_answer
-from offpath.bindings.ports import RequesterSession
+from offpath.bindings.ports import RequesterSession, next_of
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
     DTYPE_CODES,
@@ -23,6 +23,8 @@ from offpath.bindings.wire.header import (
     FLAG_PAYLOAD_CRC,
     FLAG_SEQUENCE_END,
     FLAG_SEQUENCE_START,
+    FLAG_STREAM,
+    AnswerHeader,
     Stages,
     Tensor,
     pack_tensors,
@@ -131,6 +133,8 @@ class SlotTable(Generic[_W]):
         self._free = list(range(session.slot_count - 1, -1, -1))
         self.waiters: dict[int, _W] = {}
         self._takers: dict[int, Taker] = {}
+        self._streams: dict[int, int] = {}
+        """By slot: how many answers of its stream were taken."""
         self._next_id = 1
         self._layouts: dict[tuple[Any, ...], tuple[bytes, int, tuple[int, ...]]] = {}
 
@@ -139,10 +143,17 @@ class SlotTable(Generic[_W]):
         return bool(self._free)
 
     def fill(
-        self, kernel_id: int, arrays: Sequence[Array], options: Options, waiter: _W, taker: Taker | None = None
+        self,
+        kernel_id: int,
+        arrays: Sequence[Array],
+        options: Options,
+        waiter: _W,
+        taker: Taker | None = None,
+        *,
+        is_stream: bool = False,
     ) -> int:
         """Write a request into a free slot; the caller rings it. Returns the slot. ``taker``: gets the result, and the
-        outcome has no arrays then.
+        outcome has no arrays then. ``is_stream``: it gets a stream of answers, see `take`.
 
         Raises: PayloadTooLarge: the arrays do not fit. TypeError: the wire has no code for a dtype. What a source
         raises.
@@ -163,7 +174,7 @@ class SlotTable(Generic[_W]):
             else:
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
-        flags = options.flags if options is not DEFAULT_OPTIONS else 0
+        flags = (options.flags if options is not DEFAULT_OPTIONS else 0) | (FLAG_STREAM if is_stream else 0)
         payload_crc = zlib.crc32(view[:nbytes]) if options.with_checksum else 0
         header = pack_request(
             self._next_id, kernel_id, nbytes, tensors, flags, options.demand, options.priority, options.budget_ms,
@@ -176,15 +187,25 @@ class SlotTable(Generic[_W]):
         self.waiters[slot] = waiter
         if taker is not None:
             self._takers[slot] = taker
+        if is_stream:
+            self._streams[slot] = 0
         return slot
 
     def abandon(self, slot: int) -> None:
         """Nobody waits for the request any more: a late answer frees the slot, and its taker is not called."""
         self._takers.pop(slot, None)
 
-    def unanswered(self) -> list[int]:
-        """The ids of the requests in flight."""
-        return [self._ids[slot] for slot in self.waiters]
+    def unanswered(self) -> list[tuple[int, int]]:
+        """The ids of the requests in flight, and how many answers of the stream of each were taken."""
+        return [(self._ids[slot], self._streams.get(slot, 0)) for slot in self.waiters]
+
+    def is_stream(self, slot: int) -> bool:
+        """Whether the request in the slot gets a stream of answers."""
+        return slot in self._streams
+
+    def next_of(self, slot: int) -> int:
+        """The immediate that gives a slot back for the next answer of its stream, after `take` of one."""
+        return next_of(slot, self._streams[slot])
 
     def resumed(self, session: RequesterSession, states: Sequence[tuple[int, str]]) -> list[tuple[_W, str]]:
         """Use the same memory over a new connection; ``states`` gives the state of each id. Requests whose answer will
@@ -198,25 +219,32 @@ class SlotTable(Generic[_W]):
             if slot is not None and state not in ("running", "answered"):
                 ended.append((self.waiters.pop(slot), state))
                 self._takers.pop(slot, None)
+                self._streams.pop(slot, None)
                 self._free.append(slot)
         return ended
 
     def take(self, slot: int) -> tuple[_W | None, Result | OffpathError]:
         """Copy out the answer in ``slot`` and free the slot. An invalid answer, which is a fault of the daemon or of
-        the worker, gives OUTCOME_UNKNOWN.
+        the worker, gives OUTCOME_UNKNOWN. If it is one of a stream and others follow, the slot stays taken; the caller
+        then rings `next_of`.
 
         Raises: HeaderError: no request is waiting in the slot.
         """
         session = self._session
-        waiter = self.waiters.pop(slot, None)
+        waiter = self.waiters.get(slot)
         if waiter is None:
             raise HeaderError("slot", f"an answer for slot {slot}, which has no request")
-        self._free.append(slot)
-        taker = self._takers.pop(slot, None)
+        taker = self._takers.get(slot)
         try:
             answer = parse_answer(session.answer_header(slot), session.result_bytes)
+            has_more = self._is_next(slot, answer)
         except HeaderError as broken:
+            self._vacate(slot)
             return waiter, RequestFailed(Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}")
+        if not has_more:
+            if slot in self._streams:
+                taker = None  # the last answer of a stream has no result
+            self._vacate(slot)
         if taker is not None and answer.status is Status.COMPLETED:
             try:
                 taker(answer.tensors, session.result_view(slot, answer.result_bytes))
@@ -232,6 +260,26 @@ class SlotTable(Generic[_W]):
             detail = body.decode("utf-8", "replace")
             outcome = RequestFailed(answer.status, answer.reason, answer.retry_after_ms, detail)
         return waiter, outcome
+
+    def _vacate(self, slot: int) -> None:
+        del self.waiters[slot]
+        self._takers.pop(slot, None)
+        self._streams.pop(slot, None)
+        self._free.append(slot)
+
+    def _is_next(self, slot: int, answer: AnswerHeader) -> bool:
+        """Whether others follow this answer. Raises: HeaderError: it is not the next one of its stream."""
+        taken = self._streams.get(slot)
+        if taken is None:
+            if answer.has_more:
+                raise HeaderError("number", "an answer of a stream for a request that wants none")
+            return False
+        is_whole = answer.number == taken + answer.has_more and (answer.request_id == self._ids[slot])
+        if not is_whole and (answer.has_more or answer.status is Status.COMPLETED):
+            raise HeaderError("number", f"answer {answer.number} of a stream after {taken}")
+        if answer.has_more:
+            self._streams[slot] = answer.number
+        return answer.has_more
 
     def _layout(self, arrays: Sequence[Array]) -> tuple[bytes, int, tuple[int, ...]]:
         """(packed descriptors, total bytes, offsets). Callers repeat their shapes, so layouts are cached."""

@@ -6,6 +6,7 @@ a launch takes one hop. It never outlives its supervisor or its channel.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import select
 import time
@@ -27,18 +28,23 @@ from offpath.bindings.loopback.lane import LoopbackLaneExporter
 from offpath.bindings.native import parse_launch, wait
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExporter, MemoryExport
 from offpath.bindings.wire import control, host
-from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC
+from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC, FLAG_STREAM
 from offpath.host_helper.arguments import Arguments, call_on_stream
-from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, call_kernel, enter_lane
+from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, enter_lane
 from offpath.host_helper.mps import require
 from offpath.host_helper.payloads import Payloads
 from offpath.host_helper.raised import Raised, summary
-from offpath.host_helper.results import Stored, store
+from offpath.host_helper.results import NOTHING, Stored, store
 from offpath.host_helper.sequences import SequenceStates
+from offpath.host_helper.streaming import END, Values
 
 logger = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.01
 _MOST_MS: Final = 0xFFFF_FFFF
+_STALE: Final = Stored(host.RESULT_STALE, b"", b"", 0, True)
+_STOPPED: Final = Stored(host.RESULT_STOPPED, b"", b"", 0, True)
+_NO_REPLY: Final = (0, 0, 0)
+"""No answer waits for a reply: answers are numbered from 1."""
 
 
 class Worker:
@@ -86,6 +92,7 @@ class Worker:
         self._raised = Raised(f"lease {order.lease} lane {lane}", __file__)
         self._last_job = 0
         self._last_result = b""
+        self._job: _Job | None = None
         self._arguments = Arguments(self._lane)
         self._sequences = SequenceStates()
         self._payloads = Payloads(self._lane, f"lease {order.lease} lane {lane}")
@@ -101,6 +108,14 @@ class Worker:
             self._pid, LaneMemory(self._lane), tuple(order.others),
         )  # fmt: skip
         enter_lane(context)
+        try:
+            self._serve_until_released(connector, context)
+        finally:
+            if self._job is not None and self._job.values is not None:
+                self._outcome(self._job, self._close)
+
+    def _serve_until_released(self, connector: HostConnector, context: LaneContext) -> None:
+        order = self._order
         is_new = True
         lost_at = time.monotonic()
         while is_new or time.monotonic() - lost_at < self._linger_s:
@@ -150,17 +165,29 @@ class Worker:
         while True:
             message = self._wait(connection) if self._copies_payloads else connection.wait_message()
             if message[0] == host.KIND_LAUNCH:
-                self._last_result = self._run(message)
-                if self._is_device_lost and self._is_under_mps:
-                    # A fault of any client reaches all, so this kernel may be without fault: its outcome is unknown.
-                    raise DeviceGone("a fault under MPS; this process cannot use its device any more")
-                if faults.armed:
-                    faults.hit("worker.result")
-                connection.send(self._last_result)
-                if self._is_device_lost:
-                    raise DeviceGone("the device failed under a kernel; this process cannot use it any more")
+                self._report(connection, self._run(message))
+            elif message[0] == host.KIND_PROCEED:
+                self._report(connection, self._proceed(message))
             else:
                 self._control(connection, message)
+
+    def _report(self, connection: HostEnd, result: bytes) -> None:
+        """Send a result or an answer; empty: there is none. Raises: PeerGone. DeviceGone: the device failed under the
+        kernel."""
+        if not result:
+            return
+        self._last_result = result
+        if self._job is not None:
+            self._job.sends()
+        if self._is_device_lost and self._is_under_mps:
+            # A fault of any client reaches all, so this kernel may be without fault: its outcome is unknown.
+            raise DeviceGone("a fault under MPS; this process cannot use its device any more")
+        if faults.armed:
+            faults.hit("worker.result")
+        connection.send(result)
+        if self._is_device_lost:
+            raise DeviceGone("the device failed under a kernel; this process cannot use it any more")
+        self._work_ahead()
 
     def _wait(self, connection: HostEnd) -> bytes:
         """The next message that is not of the copy engine `cuda`, whose messages may bring descriptors. Raises: as
@@ -228,33 +255,36 @@ class Worker:
             raise PeerGone(order.detail)
 
     def _run(self, message: bytes) -> bytes:
-        """Run one launch; always returns a result. A kernel's exception fails the job, not the worker."""
+        """Begin one launch; returns its result, or its first answer. A kernel's exception fails the job, not the
+        worker."""
         launch = parse_launch(message)
         if self._copies_payloads and launch.generation == self._order.generation:
             self._payloads.take(launch.payload_bytes)
         self._last_job, self._last_result = launch.job, b""
         if faults.armed:
             faults.hit("worker.launch")
-        started, finished = time.monotonic_ns(), 0
-        status, tensors, inline, nbytes, is_inline = host.RESULT_STALE, b"", b"", 0, True
-        if launch.generation == self._order.generation:
-            try:
-                self._lane.acquire(launch.payload_bytes)
-                started = time.monotonic_ns()
-                status, tensors, inline, nbytes, is_inline = self._compute(launch)
-            except Exception as fault:  # boundary to user code: report it, keep serving unless the device failed
-                self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
-                finished = time.monotonic_ns()
-                status, inline = host.RESULT_KERNEL_RAISED, _text(summary(fault))
-                tensors, nbytes, is_inline = b"", len(inline), True
-                kernel = self._kernels.get(launch.kernel_id)
-                name = kernel.name if kernel is not None else f"#{launch.kernel_id}"
-                self._raised.note(fault, name, launch.job, now_ns=finished)
-        finished = finished or time.monotonic_ns()
-        self._sequences.left(launch)
-        return host.pack_result(
-            launch.job, launch.generation, status, started, finished, nbytes, is_inline, tensors, inline
-        )
+        self._job = job = _Job(launch, time.monotonic_ns())
+        if launch.generation != self._order.generation:
+            return job.packed(_STALE, time.monotonic_ns())
+        return self._outcome(job, self._compute)
+
+    def _outcome(self, job: _Job, compute: Callable[[_Job], Stored]) -> bytes:
+        """What ``compute`` gives, as a message."""
+        finished = 0
+        try:
+            stored = compute(job)
+        except Exception as fault:  # boundary to user code: report it, keep serving unless the device failed
+            self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
+            finished = time.monotonic_ns()
+            stored = _failed(host.RESULT_KERNEL_RAISED, summary(fault))
+            kernel = self._kernels.get(job.launch.kernel_id)
+            name = kernel.name if kernel is not None else f"#{job.launch.kernel_id}"
+            self._raised.note(fault, name, job.launch.job, now_ns=finished)
+            with contextlib.suppress(Exception):  # of ``post``, or of a value that cannot be sent: its kernel is open
+                self._close(job)
+        if stored.status != host.RESULT_MORE:
+            self._sequences.left(job.launch)
+        return job.packed(stored, finished or time.monotonic_ns())
 
     def _has_lost_device(self) -> bool:
         """Whether the device fails after a kernel's exception, which may be a library's own for a device's fault."""
@@ -266,23 +296,104 @@ class Worker:
             logger.warning("lease %d lane %d: %s", self._order.lease, self._lane_number, fault)
         return False
 
-    def _compute(self, launch: host.Launch) -> Stored:
+    def _compute(self, job: _Job) -> Stored:
+        launch = job.launch
+        self._lane.acquire(launch.payload_bytes)
+        job.started_ns = time.monotonic_ns()
         self._sequences.begin(launch)
         checked = bool(launch.flags & FLAG_PAYLOAD_CRC)
         if checked and self._lane.checksum(launch.payload_bytes) != launch.payload_crc:
-            inline = _text("the payload in the lane does not match its checksum")
-            return Stored(host.RESULT_CHECKSUM, b"", inline, len(inline), True)
+            return _failed(host.RESULT_CHECKSUM, "the payload in the lane does not match its checksum")
         kernel = self._kernels.get(launch.kernel_id)
         if kernel is None:
             raise LookupError(f"this helper has no kernel {launch.kernel_id}")
+        if kernel.streams != bool(launch.flags & FLAG_STREAM):
+            does = "streams" if kernel.streams else "does not stream"
+            return _failed(host.RESULT_STREAM_MISMATCH, f"kernel {kernel.name} {does}")
         sequence = self._sequences.enter(launch) if kernel.sequences else None
         arguments = self._arguments.of(kernel, launch)
-        stream = self._lane.stream
-        result = (
-            call_on_stream(kernel, arguments, stream, sequence) if stream else call_kernel(kernel, arguments, sequence)
-        )
+        if kernel.streams:
+            job.values = Values(kernel, arguments, self._lane.stream, sequence)
+            return self._next(job)
+        result = call_on_stream(kernel, arguments, self._lane.stream, sequence)
         self._lane.synchronize()
         return store(self._lane, result)
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+    def _next(self, job: _Job) -> Stored:
+        """The next answer of a stream, or its end."""
+        assert job.values is not None
+        value = job.values.next()
+        self._lane.synchronize()
+        if value is END:
+            job.values = None
+            return NOTHING
+        stored = store(self._lane, value)
+        if stored.status == host.RESULT_OK:
+            return stored._replace(status=host.RESULT_MORE)
+        self._close(job)
+        return stored
+
+    @staticmethod
+    def _close(job: _Job) -> Stored:
+        """End a stream whose further answers nobody wants."""
+        values, job.values = job.values, None
+        if values is not None:
+            values.close()
+        return _STOPPED
+
+    def _work_ahead(self) -> None:
+        """Compute the next answer of a stream while the last one travels. Not while that lies in the lane: the daemon
+        is about to read it, and where it cannot see this process end it waits for a pong."""
+        job = self._job
+        if job is not None and job.values is not None and job.is_inline:
+            job.ahead = self._outcome(job, self._next)
+
+    def _proceed(self, message: bytes) -> bytes:
+        """Handle the reply to the last answer; returns the next one, or the result. Empty: a reply to another answer.
+        Raises: HostMessageError."""
+        reply, job = host.parse_proceed(message), self._job
+        if job is None or (reply.job, reply.generation, reply.number) != job.awaited:
+            return b""
+        job.awaited, self._last_result = _NO_REPLY, b""
+        ahead, job.ahead = job.ahead, b""
+        if reply.is_stop:
+            return self._outcome(job, self._close)
+        return ahead or self._outcome(job, self._next)
+
+
+class _Job:
+    """The last launch. ``number``: of the last answer of its stream that was computed; ``awaited``: job, generation and
+    number of the answer that waits for its reply. ``ahead``: the message that follows it, if that is computed."""
+
+    def __init__(self, launch: host.Launch, started_ns: int) -> None:
+        self.launch = launch
+        self.started_ns = started_ns
+        self.values: Values | None = None
+        self.number = 0
+        self.awaited = _NO_REPLY
+        self.is_inline = True
+        self.ahead = b""
+
+    def packed(self, stored: Stored, finished_ns: int) -> bytes:
+        """The message for what was computed. Raises: HostMessageError: it exceeds the channel's limit."""
+        launch = self.launch
+        self.number += stored.status == host.RESULT_MORE
+        self.is_inline = stored.is_inline
+        return host.pack_result(
+            launch.job, launch.generation, stored.status, self.started_ns, finished_ns, stored.nbytes,
+            stored.is_inline, stored.tensors, stored.inline, self.number,
+        )  # fmt: skip
+
+    def sends(self) -> None:
+        """What was computed last is sent now."""
+        if self.values is not None:
+            self.awaited = self.launch.job, self.launch.generation, self.number
+
+
+def _failed(status: int, message: str) -> Stored:
+    inline = _text(message)
+    return Stored(status, b"", inline, len(inline), True)
 
 
 def _text(message: str) -> bytes:

@@ -161,7 +161,7 @@ def results(module: Any) -> Pair:
     def pair(noise: Random) -> tuple[Outcome, Outcome]:
         if noise.random() < 0.05:  # near the limit of what is inline
             nbytes = noise.choice((0, 1, 3071, 3072, 3073, 3074, 4000))
-            head = bytes([2, noise.randrange(6), 0, 1]) + bytes(36) + nbytes.to_bytes(8, "little")
+            head = bytes([2, noise.randrange(9), 0, 1]) + bytes(36) + nbytes.to_bytes(8, "little")
             return parser.both(head + bytes(nbytes))
         return parser.both(inputs.draw(noise)[0])
 
@@ -201,7 +201,8 @@ def packed_answers(module: Any) -> Pair:
         args = [number(noise, size) for size in (8, 1, 2, 4, 4, 4, 8, 8)]
         stages: Any = tuple(number(noise, 8) for _ in range(noise.choice((6, 6, 6, 6, 6, 5, 7))))
         args += [stages if noise.random() < 0.95 else noise.choice((None, list(stages), ()))]
-        args = [*args, tensors(noise)][: noise.choice((2, 5, 8, 9, 10, 10, 10, 10))]
+        args = [*args, tensors(noise), number(noise, 2), number(noise, 4)]
+        args = args[: noise.choice((2, 5, 8, 9, 10, 10, 11, 12, 12))]
         return outcome(module.pack_answer, *args), outcome(twins.pack_answer, *args)
 
     return pair

@@ -18,6 +18,7 @@ from offpath.bindings.wire.header import (
     DTYPES,
     FIXED_BYTES,
     FLAG_IDEMPOTENT,
+    FLAG_MORE,
     FLAG_PAYLOAD_CRC,
     HEADER_COPY_BYTES,
     HEADER_PART_BYTES,
@@ -55,7 +56,7 @@ def tensors(draw: st.DrawFn) -> tuple[Tensor, ...]:
 def requests(draw: st.DrawFn) -> tuple[bytes, RequestHeader]:
     packed = pack_tensors(draw(tensors()))
     sequence_id = draw(st.one_of(st.just(0), st.integers(1, (1 << 64) - 1)))
-    flags = draw(st.integers(0, 3)) | (draw(st.sampled_from((0, 8, 16, 24))) if sequence_id else 0)
+    flags = draw(st.integers(0, 7)) | (draw(st.sampled_from((0, 8, 16, 24))) if sequence_id else 0)
     header = RequestHeader(
         flags,
         draw(st.integers(1, (1 << 64) - 1)),
@@ -87,7 +88,10 @@ def answers(draw: st.DrawFn) -> tuple[bytes, AnswerHeader]:
         draw(st.integers(1 << 39, ROOM)),
         Stages(*draw(st.tuples(u64, u64, u64, u64, u64, u64))),
         described,
+        number=draw(u32),
     )
+    if header.status is Status.COMPLETED and header.number:
+        header = header._replace(flags=draw(st.sampled_from((0, FLAG_MORE))))
     fields = {name: getattr(header, name) for name in AnswerHeader._fields}
     fields["stages"] = tuple(getattr(header.stages, name) for name in Stages._fields)
     fields["tensors"] = pack_tensors(described)
@@ -183,7 +187,7 @@ def changed(offset: int, value: bytes, *, packed: bytes | None = None) -> bytes:
     [
         (0, b"X", "magic"),
         (4, b"\2", "version"),
-        (6, b"\4", "flags"),
+        (6, b"\40", "flags"),
         (7, b"\1", "flags"),
         (6, b"\10", "sequence_id"),
         (6, b"\20", "sequence_id"),
@@ -218,13 +222,14 @@ def test_each_broken_rule_of_a_request_has_its_code(offset: int, value: bytes, c
     [
         (0, b"X", "magic"),
         (4, b"\0", "version"),
-        (6, b"\1", "reserved"),
+        (6, b"\2", "flags"),
+        (6, b"\1", "number"),
         (16, b"\0", "status"),
         (16, b"\10", "status"),
         (17, b"\11", "too_many_tensors"),
         (18, b"\11", "status"),
         (32, b"\x65", "result_bytes"),
-        *[(at, b"\1", "reserved") for at in (96, 110, 123)],
+        *[(at, b"\1", "reserved") for at in (100, 110, 123)],
         (128, b"\77", "dtype"),
     ],
 )

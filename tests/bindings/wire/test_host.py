@@ -15,17 +15,21 @@ from offpath.bindings.wire.host import (
     KIND_JSON,
     KIND_LAUNCH,
     KIND_RESULT,
+    LAST_RESULT,
     LAUNCH_BYTES,
     MAX_MESSAGE_BYTES,
     RESULT_BYTES,
     RESULT_KERNEL_RAISED,
-    RESULT_STALE,
+    RESULT_MORE,
     SEQUENCE_BYTES,
     Launch,
+    Proceed,
     Result,
     pack_launch,
+    pack_proceed,
     pack_result,
     parse_launch,
+    parse_proceed,
     parse_result,
 )
 
@@ -61,8 +65,11 @@ def results(draw: st.DrawFn) -> Result:
     is_inline = draw(st.booleans())
     inline = draw(st.binary(max_size=INLINE_RESULT_BYTES)) if is_inline else b""
     nbytes = len(inline) if is_inline else draw(u64)
-    status = draw(st.integers(0, RESULT_STALE))
-    return Result(draw(u64), draw(u64), status, draw(u64), draw(u64), nbytes, is_inline, draw(descriptors), inline)
+    status = draw(st.integers(0, LAST_RESULT))
+    return Result(
+        draw(u64), draw(u64), status, draw(u64), draw(u64), nbytes, is_inline, draw(descriptors), inline,
+        draw(st.integers(status == RESULT_MORE, (1 << 32) - 1)),
+    )  # fmt: skip
 
 
 def packed_result(result: Result) -> bytes:
@@ -76,6 +83,7 @@ def packed_result(result: Result) -> bytes:
         result.is_inline,
         result.tensors,
         result.inline,
+        result.number,
     )
 
 
@@ -91,7 +99,7 @@ def test_a_result_comes_back_as_packed(result: Result) -> None:
 
 @given(st.binary(max_size=MAX_MESSAGE_BYTES), st.sampled_from([KIND_LAUNCH, KIND_RESULT, KIND_JSON]))
 def test_random_bytes_raise_host_message_errors_only(noise: bytes, kind: int) -> None:
-    for parse in (parse_launch, parse_result):
+    for parse in (parse_launch, parse_result, parse_proceed):
         for message in (noise, bytes([kind]) + noise, bytes([kind, 0, 0, 0]) + bytes(4) + noise):
             with contextlib.suppress(HostMessageError):
                 parse(message)
@@ -137,13 +145,13 @@ def test_a_launch_of_a_sequence_has_its_number_and_its_id(zero: int) -> None:
     ("offset", "value", "code"),
     [
         (0, KIND_LAUNCH, "result"),
-        (1, RESULT_STALE + 1, "result"),
+        (1, LAST_RESULT + 1, "result"),
+        (1, RESULT_MORE, "result"),
         (2, 0, "inline_length"),
         (2, 2, "length"),
         (2, 255, "length"),
         (3, 0, "inline_length"),
         (3, 2, "result"),
-        *[(at, 1, "result") for at in (4, 5, 6, 7)],
         (40, 7, "inline_length"),
         (47, 1, "inline_length"),
     ],
@@ -156,8 +164,25 @@ def test_each_broken_rule_of_a_result_has_its_code(offset: int, value: int, code
     assert refused.value.code == code
 
 
+GOOD_PROCEED = pack_proceed(1, 2, 3, True)
+
+
+@given(u64, u64, st.integers(1, (1 << 32) - 1), st.booleans())
+def test_a_reply_to_an_answer_comes_back_as_packed(job: int, generation: int, number: int, is_stop: bool) -> None:
+    assert parse_proceed(pack_proceed(job, generation, number, is_stop)) == Proceed(job, generation, number, is_stop)
+
+
+@pytest.mark.parametrize(("offset", "value"), [(0, KIND_LAUNCH), (1, 2), (2, 1), (3, 1), (4, 0)])
+def test_each_broken_rule_of_a_reply_has_its_code(offset: int, value: int) -> None:
+    spoilt = bytearray(GOOD_PROCEED)
+    spoilt[offset] = value
+    with pytest.raises(HostMessageError) as refused:
+        parse_proceed(bytes(spoilt))
+    assert refused.value.code == "proceed"
+
+
 def test_messages_cut_short_are_refused() -> None:
-    for parse, good in ((parse_launch, GOOD_LAUNCH), (parse_result, GOOD_RESULT)):
+    for parse, good in ((parse_launch, GOOD_LAUNCH), (parse_result, GOOD_RESULT), (parse_proceed, GOOD_PROCEED)):
         for nbytes in range(len(good)):
             with pytest.raises(HostMessageError):
                 parse(good[:nbytes])

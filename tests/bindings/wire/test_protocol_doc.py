@@ -97,10 +97,16 @@ def make_launch(name: str, value: int) -> bytes:
 
 
 def make_result(name: str, value: int) -> bytes:
-    names = ("job", "generation", "status", "started_ns", "finished_ns", "result_bytes", "is_inline")
+    names = ("job", "generation", "status", "started_ns", "finished_ns", "result_bytes", "is_inline", "number")
     assert name in names
-    given: list[Any] = [value if each == name else 0 for each in names]
-    return host.pack_result(*given, b"", b"")
+    *given, last = [value if each == name else 0 for each in names]
+    return host.pack_result(*given, b"", b"", last)  # type: ignore[arg-type]
+
+
+def make_proceed(name: str, value: int) -> bytes:
+    names = ("job", "generation", "number", "is_stop")
+    assert name in names
+    return host.pack_proceed(*(value if each == name else 0 for each in names))  # type: ignore[arg-type]
 
 
 def make_geometry(name: str, value: int) -> bytes:
@@ -134,6 +140,7 @@ STRUCTS: dict[str, tuple[struct.Struct, Callable[[str, int], bytes]]] = {
     "tensor": (header._TENSOR, make_tensor),
     "launch": (host._LAUNCH, make_launch),
     "result": (host._RESULT, make_result),
+    "proceed": (host._PROCEED, make_proceed),
     "region_copy": (regions._COPY, make_region_copy),
     "region_offer": (regions._REGION, make_region_offer),
     "region_drop": (regions._DROP, make_region_drop),
@@ -149,6 +156,7 @@ FIXED: dict[tuple[str, str], bytes] = {
     ("tensor", "ndim"): b"\5",
     ("launch", "kind"): b"\1",
     ("result", "kind"): b"\2",
+    ("proceed", "kind"): b"\6",
     ("region_copy", "kind"): b"\3",
     ("region_offer", "kind"): b"\4",
     ("region_drop", "kind"): b"\5",
@@ -176,15 +184,17 @@ def test_each_named_field_lies_where_the_table_says(name: str) -> None:
             assert made[offset : offset + size] == FIXED[name, field]
         elif field in ("reserved", "crc", "tensor_count"):
             continue
-        elif size == 1 and field in ("is_inline", "is_writable", "is_in_sequence"):
+        elif size == 1 and field in ("is_inline", "is_writable", "is_in_sequence", "is_stop"):
             assert make(field, 1)[offset] == 1
         else:
             assert make(field, number(offset, size))[offset : offset + size] == pattern(offset, size), field
 
 
 def first_named(name: str) -> list[str]:
-    skip = {"magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline", "is_writable",
-            "is_in_sequence"}  # fmt: skip
+    skip = {
+        "magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline", "is_writable",
+        "is_in_sequence", "is_stop",
+    }  # fmt: skip
     return [row["field"] for row in TABLES[f"struct {name}"] if row["field"] not in skip]
 
 
@@ -230,10 +240,11 @@ def test_dtypes_are_the_table_of_the_code() -> None:
     assert documented == header.DTYPES
 
 
-_REQUEST_FLAGS = ("FLAG_IDEMPOTENT", "FLAG_PAYLOAD_CRC", "FLAG_SEQUENCE_START", "FLAG_SEQUENCE_END")
+_REQUEST_FLAGS = ("FLAG_IDEMPOTENT", "FLAG_PAYLOAD_CRC", "FLAG_STREAM", "FLAG_SEQUENCE_START", "FLAG_SEQUENCE_END")
 CONSTANTS = {
-    "immediates": {name: getattr(ports, name) for name in ("IMM_SUBMIT", "IMM_CREDIT", "IMM_CANCEL")},
+    "immediates": {name: getattr(ports, name) for name in ("IMM_SUBMIT", "IMM_CREDIT", "IMM_CANCEL", "IMM_NEXT")},
     "request flags": {name: getattr(header, name) for name in _REQUEST_FLAGS},
+    "answer flags": {"FLAG_MORE": header.FLAG_MORE},
     "result statuses": {
         name: value for name, value in vars(host).items() if name.startswith("RESULT_") and name != "RESULT_BYTES"
     },

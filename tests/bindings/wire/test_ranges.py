@@ -35,17 +35,17 @@ STRUCTS: Final[dict[str, tuple[struct.Struct, str]]] = {
     "answer": (
         header._ANSWER,
         "magic version flags request_id status tensors reason retry_after_ms lease gpu result_bytes "
-        "queued copy launch kernel back total generation crc",
+        "queued copy launch kernel back total generation number crc",
     ),
     "launch": (host._LAUNCH, "kind flags tensors more kernel_id job generation payload_crc R zero payload_bytes"),
     "result": (
-        host._RESULT, "kind status tensors inline zero started_ns finished_ns job generation result_bytes"
+        host._RESULT, "kind status tensors inline number started_ns finished_ns job generation result_bytes"
     ),
 }  # fmt: skip
 """Names in the order of the struct's items; only those that a message has too are compared."""
 NOT_ZERO: Final = {"request_id"}
 """The parser refuses 0, which a struct cannot say."""
-OTHER_STRUCT_MEANING: Final = {"version": "of the header format", "queued": "a time in ns"}
+OTHER_STRUCT_MEANING: Final = {"version": "of the header format", "queued": "a time in ns", "number": "in a stream"}
 BITS: Final = {"B": 8, "H": 16, "I": 32, "Q": 64}
 
 

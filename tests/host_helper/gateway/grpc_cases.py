@@ -86,6 +86,7 @@ async def test_what_there_is(ada: Stub) -> None:
     assert (config.name, config.input[0].data_type, list(config.output[0].dims)) == ("scaling", 11, [-1, 3])
     assert [each.name for each in (await ada.call("RepositoryIndex")).models] == [
         "accumulate",
+        "count",
         "identity",
         "lying",
         "napping",
@@ -224,11 +225,88 @@ async def test_a_stream_that_is_cancelled_ends_its_requests(ada: Stub, gateway: 
     assert (await ada.call("ServerMetadata")).name == "offpath"
 
 
+def counting(answers: int, pause_s: float = 0.0, fails_at: int = 0, **fields: Any) -> Any:
+    wish = np.array([answers, 3, pause_s, fails_at], np.float64)
+    return request(wish, "wish", "FP64", "count", **fields)
+
+
+async def once(made: Any) -> AsyncIterator[Any]:
+    yield made
+
+
+def number(answer: Any) -> int:
+    (value,) = set(np.frombuffer(answer.infer_response.raw_output_contents[0], np.float64).tolist())
+    return int(value)
+
+
+def is_final(answer: Any) -> bool:
+    final: bool = answer.infer_response.parameters["triton_final_response"].bool_param
+    return final
+
+
+async def test_a_model_that_streams_gives_all_its_answers_and_an_empty_last_one_if_wanted(ada: Stub) -> None:
+    answers = [answer async for answer in ada.stream(once(counting(5, id="r1")))]
+    assert [number(answer) for answer in answers] == [1, 2, 3, 4, 5]
+    assert {answer.infer_response.id for answer in answers} == {"r1"}
+    assert not any(map(is_final, answers))
+
+    wants_end = counting(2, id="r2")
+    wants_end.parameters["triton_enable_empty_final_response"].bool_param = True
+    *answers, last = [answer async for answer in ada.stream(once(wants_end))]
+    assert [number(answer) for answer in answers] == [1, 2]
+    assert not any(map(is_final, answers))
+    assert (is_final(last), last.infer_response.id, len(last.infer_response.outputs)) == (True, "r2", 0)
+
+    assert [answer async for answer in ada.stream(once(counting(0)))] == []
+
+
+async def test_an_error_ends_the_answers_of_its_request_only(ada: Stub) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        yield counting(9, fails_at=3, id="bad")
+        yield counting(4, id="good")
+
+    found: dict[str, list[Any]] = {"bad": [], "good": []}
+    async for answer in ada.stream(requests()):
+        found[answer.infer_response.id].append(answer.error_message or number(answer))
+    assert found["good"] == [1, 2, 3, 4]
+    assert found["bad"][:2] == [1, 2]
+    assert "answer 3" in found["bad"][2]
+    assert len(found["bad"]) == 3
+
+
+async def test_a_cancelled_stream_of_answers_ends_its_request(ada: Stub, gateway: Rig) -> None:
+    call = ada.stream(once(counting(1 << 30)))
+    assert number(await call.read()) == 1
+    call.cancel()
+    tenant = gateway.gateway.tenants.by_name["ada"]
+    await until(lambda: tenant._pending == 0)
+    assert [number(answer) async for answer in ada.stream(once(counting(2)))] == [1, 2]
+
+
+async def test_a_client_that_takes_no_answers_holds_its_request_back(ada: Stub, gateway: Rig) -> None:
+    call = ada.stream(once(counting(1 << 30)))
+    assert number(await call.read()) == 1
+    await asyncio.sleep(0.5)
+    tenant = gateway.gateway.tenants.by_name["ada"]
+    assert tenant._pending == 1
+    call.cancel()
+    await until(lambda: tenant._pending == 0)
+
+
+async def test_a_model_that_streams_answers_no_single_request(ada: Stub) -> None:
+    assert await refused(ada.call("ModelInfer", request=counting(1))) == (
+        "UNIMPLEMENTED", "ModelInfer RPC doesn't support models with decoupled transaction policy",
+    )  # fmt: skip
+    for model in ("count", "scaling"):
+        config = (await ada.call("ModelConfig", name=model)).config
+        assert config.model_transaction_policy.decoupled == (model == "count")
+
+
 async def test_a_stream_answers_each_of_its_requests(ada: Stub) -> None:
     async def requests() -> AsyncIterator[Any]:
         for n in range(100):
             made = request(ROWS + n, id=str(n)) if n != 50 else request(model="nope", id="50")
-            made.parameters["triton_enable_empty_final_response"].bool_param = True
+            made.parameters["triton_enable_empty_final_response"].bool_param = bool(n % 2)
             yield made
 
     found: dict[str, Any] = {}

@@ -69,7 +69,7 @@ def test_the_client_learns_what_there_is(got: Any, protocol: str) -> None:
         "live": True, "ready": True, "model": True, "nope": False, "versions": ["2"], "config": "scaling",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}], "server": "offpath",
     }  # fmt: skip
-    assert got[protocol]["index"] == ["accumulate", "identity", "lying", "napping", "scaling"]
+    assert got[protocol]["index"] == ["accumulate", "count", "identity", "lying", "napping", "scaling"]
     assert got[protocol]["statistics"]
 
 
@@ -150,6 +150,19 @@ def test_more_of_grpc(got: Any) -> None:
     assert got["grpc"]["no token"] == ["StatusCode.UNAUTHENTICATED", "no valid bearer token"]
 
 
+def test_the_client_streams_a_decoupled_model(got: Any) -> None:
+    answers = got["grpc"]["answers"]
+    values = [[False, [float(number)] * 2] for number in (1, 2, 3)]
+    assert answers["with end"] == [*values, [True, None]]
+    assert answers["without end"] == values[:2]
+    assert answers["failed"][0] == values[0]
+    assert "answer 2" in answers["failed"][1]
+    assert answers["first"] == values[0]
+    text = "doesn't support models with decoupled transaction policy"
+    assert answers["unary"] == ["StatusCode.UNIMPLEMENTED", f"ModelInfer RPC {text}"]
+    assert got["http"]["decoupled"] == ["501", f"HTTP end point {text}"]
+
+
 @pytest.fixture(scope="module")
 def with_tls(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayProcess, list[str]]]:
     """A gateway with TLS, and perf_analyzer's flags for a client with a certificate: it sends no token over gRPC."""
@@ -208,14 +221,27 @@ def test_perf_analyzer_sends_sequences_to_a_model_that_takes_them(
 ) -> None:
     token = ("-H", f"authorization: Bearer {Rig.token('ada')}")
     zeros = ("-z", "--sequence-length", "5", "-a")
-    perf_analyzer(clients, gateway.addresses["http"], "-i", "http", *flags, *zeros, *token, model="accumulate")
+    perf_analyzer(clients, gateway.addresses["http"], "-i", "http", *flags, *zeros, *token, model=("accumulate",))
 
 
-def perf_analyzer(clients: Path, address: str, *flags: str, model: str = "identity") -> None:
-    sizes = ("--shape", "INPUT0:65536", "--output-shared-memory-size", "65536") if model == "identity" else ()
+def test_perf_analyzer_streams_a_decoupled_model(
+    with_tls: tuple[GatewayProcess, list[str]], clients: Path, tmp_path: Path
+) -> None:
+    gateway, tls = with_tls
+    given = tmp_path / "wish.json"
+    given.write_text(json.dumps({"data": [{"wish": [4.0, 8.0, 0.0, 0.0]}]}))
+    address = gateway.addresses["grpc"].replace("127.0.0.1", "localhost")
+    flags = ("-i", "grpc", "-a", "--streaming", "--input-data", str(given), *tls)
+    perf_analyzer(clients, address, *flags, model=("count",))
+
+
+IDENTITY = ("identity", "--shape", "INPUT0:65536", "--output-shared-memory-size", "65536")
+
+
+def perf_analyzer(clients: Path, address: str, *flags: str, model: tuple[str, ...] = IDENTITY) -> None:
     command = [
-        str(clients / "bin/perf_analyzer"), "-m", model, "-u", address, *flags, *sizes,
-        "--request-count", "100", "-s", "999", "-r", "1",
+        str(clients / "bin/perf_analyzer"), "-m", *model, "-u", address, *flags, "--request-count", "100", "-s", "999",
+        "-r", "1",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
     said = done.stdout + done.stderr

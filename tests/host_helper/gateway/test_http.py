@@ -40,7 +40,7 @@ async def test_a_model_is_described(gateway: Rig) -> None:
     assert (config["name"], config["max_batch_size"]) == ("scaling", 0)
     assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3]}]
     index = await gateway.ask("/v2/repository/index", b"")
-    assert [each["name"] for each in index.json] == ["accumulate", "identity", "lying", "napping", "scaling"]
+    assert [each["name"] for each in index.json] == ["accumulate", "count", "identity", "lying", "napping", "scaling"]
     assert index.json[-1] == {"name": "scaling", "version": "2", "state": "READY"}
 
 
@@ -177,6 +177,15 @@ async def test_statistics_count_what_ended(gateway: Rig) -> None:
     assert stats in (await gateway.ask("/v2/models/stats")).json["model_stats"]
     (other,) = (await gateway.ask("/v2/models/scaling/stats", tenant="bob")).json["model_stats"]
     assert other["inference_count"] == 0, "another tenant's are its own"
+
+
+async def test_a_model_that_streams_is_not_served_over_http(gateway: Rig) -> None:
+    answer = await gateway.infer(in_json(np.array([1.0, 1.0, 0.0, 0.0]), name="wish", datatype="FP64"), "count")
+    assert (answer.status, answer.error) == (
+        501, "HTTP end point doesn't support models with decoupled transaction policy",
+    )  # fmt: skip
+    config = (await gateway.ask("/v2/models/count/config")).json
+    assert config["model_transaction_policy"] == {"decoupled": True}
 
 
 async def test_a_timeout_ends_the_request(gateway: Rig) -> None:

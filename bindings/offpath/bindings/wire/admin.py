@@ -179,7 +179,8 @@ class Status(_Message):
 
 class JobLine(_Message):
     """A job. ``deadline_in_ms``: null without a deadline. An ended job has a ``reason``, and its age counts from its
-    end. ``cancelled_by_uid``: set if an operator cancelled it."""
+    end. ``cancelled_by_uid``: set if an operator cancelled it. ``answers``: of its stream, that were written for its
+    requester."""
 
     job: U64
     session: U64
@@ -197,6 +198,7 @@ class JobLine(_Message):
     attempt: U32 = 0
     is_ended: bool = False
     cancelled_by_uid: U32 | None = None
+    answers: U32 = 0
 
 
 class Jobs(_Message):

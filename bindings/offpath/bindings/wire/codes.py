@@ -62,3 +62,4 @@ class Reason(IntEnum):
     DAEMON_RESTARTED = 66
     KERNEL_OVERRAN = 67
     RESULT_NOT_SPLIT = 68
+    STREAM_MISMATCH = 69

@@ -95,6 +95,7 @@ class KernelNeeds(_Message):
     a launch that requests share, at most; 0: each has its own. ``max_queue_delay_us``: how long a request waits for
     others. ``preferred_batch_sizes``: rows at which a batch waits no longer, ascending, none above ``max_batch``.
     ``sequences``: each request is of a sequence, and none shares a launch.
+    ``streams``: it gives a stream of answers, and does not batch.
     """
 
     kind: Literal["kernel_needs"] = "kernel_needs"
@@ -105,6 +106,7 @@ class KernelNeeds(_Message):
     max_queue_delay_us: Annotated[int, Field(ge=0, le=MAX_QUEUE_DELAY_US)] = 0
     preferred_batch_sizes: Annotated[list[BatchSize], Field(max_length=MAX_PREFERRED)] = []
     sequences: bool = False
+    streams: bool = False
 
 
 class ProfileInfo(_Message):
@@ -239,7 +241,7 @@ class InstanceFailed(_Message):
 
 class WorkerHello(_Message):
     """First message of a worker on its own connection. ``token``: of its OpenInstance or RenewWorker. A reconnecting
-    worker names the last launch it received. ``has_result``: that launch has ended, and its result follows the
+    worker names the last launch it received. ``has_result``: its result, or an answer of its stream, follows the
     LaneReady."""
 
     kind: Literal["worker_hello"] = "worker_hello"

@@ -28,10 +28,13 @@ ANSWER_MAGIC: Final = 0x5341464F  # b"OFAS"
 
 FLAG_IDEMPOTENT: Final = 1
 FLAG_PAYLOAD_CRC: Final = 2
+FLAG_STREAM: Final = 4
 FLAG_SEQUENCE_START: Final = 8
 FLAG_SEQUENCE_END: Final = 16
 SEQUENCE_FLAGS: Final = FLAG_SEQUENCE_START | FLAG_SEQUENCE_END
-_KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC | SEQUENCE_FLAGS
+_KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC | FLAG_STREAM | SEQUENCE_FLAGS
+FLAG_MORE: Final = 1
+"""Of an answer: others of the same request follow."""
 
 # dtype code -> (name, bytes per element). int4x2: two signed 4-bit integers per element, the first in the low bits.
 DTYPES: Final[dict[int, tuple[str, int]]] = {
@@ -60,8 +63,8 @@ DTYPE_CODES: Final[dict[str, int]] = {name: code for code, (name, _) in DTYPES.i
 # sequence id
 _REQUEST = struct.Struct("<IHHQIHBBIIQQ76xI")
 # magic, version, flags, request id, status, tensor count, reason, retry after ms, lease, gpu, result bytes,
-# six stages in ns (queued, copy, launch, kernel, host, daemon total), attempt generation
-_ANSWER = struct.Struct("<IHHQBBHIIIQ6QQ28xI")
+# six stages in ns (queued, copy, launch, kernel, host, daemon total), attempt generation, number in a stream
+_ANSWER = struct.Struct("<IHHQBBHIIIQ6QQI24xI")
 _CRC = struct.Struct("<I")
 _TENSOR = struct.Struct("<BBHI6IQQ16x")
 FORMATS: Final = f"{_REQUEST.format} {_ANSWER.format} {_TENSOR.format}"
@@ -69,8 +72,8 @@ assert _REQUEST.size == FIXED_BYTES and _ANSWER.size == FIXED_BYTES and _TENSOR.
 _CRC_AT: Final = FIXED_BYTES - 4
 _REQUEST_ZEROS: Final = bytes(76)
 _REQUEST_ZEROS_AT: Final = _REQUEST.size - 4 - 76
-_ANSWER_ZEROS: Final = bytes(28)
-_ANSWER_ZEROS_AT: Final = _ANSWER.size - 4 - 28
+_ANSWER_ZEROS: Final = bytes(24)
+_ANSWER_ZEROS_AT: Final = _ANSWER.size - 4 - 24
 _TENSOR_ZEROS: Final = bytes(16)
 _STATUSES: Final = {int(status): status for status in Status}  # a look-up costs a tenth of Status(number)
 _REASONS: Final = {int(reason): reason for reason in Reason}
@@ -123,7 +126,9 @@ class Stages(NamedTuple):
 
 
 class AnswerHeader(NamedTuple):
-    """A validated answer header. ``tensors`` describe the result bytes that follow the header part."""
+    """A validated answer header. ``tensors`` describe the result bytes that follow the header part. ``flags``:
+    `FLAG_MORE` or 0. ``number``: of an answer of a stream, from 1; of the last answer, which ends the request, how many
+    came before it."""
 
     request_id: int
     status: Status
@@ -135,6 +140,13 @@ class AnswerHeader(NamedTuple):
     result_bytes: int
     stages: Stages
     tensors: tuple[Tensor, ...]
+    flags: int = 0
+    number: int = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether other answers of the same request follow."""
+        return bool(self.flags & FLAG_MORE)
 
 
 def pack_tensors(tensors: tuple[Tensor, ...] | list[Tensor]) -> bytes:
@@ -262,12 +274,14 @@ def pack_answer(
     result_bytes: int = 0,
     stages: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0),
     tensors: bytes = b"",
+    flags: int = 0,
+    number: int = 0,
 ) -> bytes:
     """An answer header with its CRC. ``tensors``: already packed and validated. ``stages``: in the order of
-    `Stages`."""
+    `Stages`. ``flags``, ``number``: as in `AnswerHeader`."""
     fixed = _ANSWER.pack(
-        ANSWER_MAGIC, VERSION, 0, request_id, status, len(tensors) // TENSOR_BYTES, reason, retry_after_ms, lease, gpu,
-        result_bytes, *stages, generation, 0,
+        ANSWER_MAGIC, VERSION, flags, request_id, status, len(tensors) // TENSOR_BYTES, reason, retry_after_ms, lease,
+        gpu, result_bytes, *stages, generation, number, 0,
     )  # fmt: skip
     crc = zlib.crc32(tensors, zlib.crc32(fixed[:_CRC_AT]))
     return fixed[:_CRC_AT] + _CRC.pack(crc) + tensors
@@ -281,7 +295,7 @@ def parse_answer(copied: bytes, max_result_bytes: int) -> AnswerHeader:
     if len(copied) < FIXED_BYTES:
         raise HeaderError("short", str(len(copied)))
     (magic, version, flags, request_id, status, count, reason, retry_after_ms, lease, gpu, result_bytes,
-     queued, copy, launch, kernel, back, total, generation, crc) = _ANSWER.unpack_from(copied)  # fmt: skip
+     queued, copy, launch, kernel, back, total, generation, number, crc) = _ANSWER.unpack_from(copied)  # fmt: skip
     if magic != ANSWER_MAGIC:
         raise HeaderError("magic", hex(magic))
     if version != VERSION:
@@ -292,14 +306,19 @@ def parse_answer(copied: bytes, max_result_bytes: int) -> AnswerHeader:
     tensors = copied[FIXED_BYTES:end]
     if zlib.crc32(tensors, zlib.crc32(copied[:_CRC_AT])) != crc:
         raise HeaderError("crc", "header checksum does not match")
-    if flags or copied[_ANSWER_ZEROS_AT : _ANSWER_ZEROS_AT + 28] != _ANSWER_ZEROS:
+    if flags & ~FLAG_MORE:
+        raise HeaderError("flags", hex(flags))
+    if copied[_ANSWER_ZEROS_AT : _ANSWER_ZEROS_AT + 24] != _ANSWER_ZEROS:
         raise HeaderError("reserved", "fixed part")
     if result_bytes > max_result_bytes:
         raise HeaderError("result_bytes", f"{result_bytes} > {max_result_bytes}")
     known_status, known_reason = _STATUSES.get(status), _REASONS.get(reason)
     if known_status is None or known_reason is None:
         raise HeaderError("status", f"{status}, reason {reason}")
+    if flags and (known_status is not Status.COMPLETED or not number):
+        raise HeaderError("number", f"{number}, status {status}, and more follow")
     return AnswerHeader(
         request_id, known_status, known_reason, retry_after_ms, lease, gpu, generation, result_bytes,
         Stages(queued, copy, launch, kernel, back, total), unpack_tensors(tensors, result_bytes) if count else (),
+        flags, number,
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The two frequent host-channel messages, as structs: Launch (daemon → worker) and Result (worker → daemon).
+"""The frequent host-channel messages, as structs: Launch and Proceed (daemon → worker), Result (worker → daemon).
 
-The first byte distinguishes a struct (0x01, 0x02) from JSON ("{" = 0x7b). A message is at most 4 080 bytes, Comch's
-limit. Results up to 3 KiB travel inside Result, larger ones lie in the lane's result half.
+The first byte distinguishes a struct from JSON ("{" = 0x7b). A message is at most 4 080 bytes, Comch's limit. Results
+up to 3 KiB travel inside Result, larger ones lie in the lane's result half.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ MAX_MESSAGE_BYTES: Final = 4080
 INLINE_RESULT_BYTES: Final = 3072
 KIND_LAUNCH: Final = 1
 KIND_RESULT: Final = 2
+KIND_PROCEED: Final = 6
 KIND_JSON: Final = ord("{")
 
 RESULT_OK: Final = 0
@@ -23,13 +24,22 @@ RESULT_KERNEL_RAISED: Final = 1
 RESULT_TOO_LARGE: Final = 2
 RESULT_CHECKSUM: Final = 3
 RESULT_STALE: Final = 4
+RESULT_MORE: Final = 5
+"""An answer of a stream; the kernel still runs, and waits for a `Proceed`."""
+RESULT_STREAM_MISMATCH: Final = 6
+RESULT_STOPPED: Final = 7
+"""A stream was closed as a `Proceed` said; the daemon knows why, unless it was restarted since."""
+LAST_RESULT: Final = RESULT_STOPPED
+"""The greatest status."""
 
 # kind, flags, tensor count, is in a sequence, kernel id, job, lease generation, payload crc, R, zero, payload bytes
 _LAUNCH = struct.Struct("<BBBBIQQIHHQ")
-# kind, status, tensor count, inline flag, zero, started ns, finished ns, job, generation, result bytes
+# kind, status, tensor count, inline flag, number, started ns, finished ns, job, generation, result bytes
 _RESULT = struct.Struct("<BBBBIQQQQQ")
 # number, client's id
 _SEQUENCE = struct.Struct("<QQ")
+# kind, stop, zero, number, job, lease generation
+_PROCEED = struct.Struct("<BBHIQQ")
 LAUNCH_BYTES: Final = _LAUNCH.size
 SEQUENCE_BYTES: Final = _SEQUENCE.size
 RESULT_BYTES: Final = _RESULT.size
@@ -53,7 +63,8 @@ class Launch(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The outcome of a launch. Times are CLOCK_MONOTONIC ns of the shared host. On failure ``inline`` is UTF-8 text."""
+    """The outcome of a launch, or with `RESULT_MORE` one answer of it. Times are CLOCK_MONOTONIC ns of the shared host.
+    On failure ``inline`` is UTF-8 text. ``number``: of an answer of a stream, from 1; else how many came before."""
 
     job: int
     generation: int
@@ -64,6 +75,17 @@ class Result(NamedTuple):
     is_inline: bool
     tensors: bytes
     inline: bytes
+    number: int = 0
+
+
+class Proceed(NamedTuple):
+    """The daemon's reply to answer ``number`` of a stream: the lane's result half is free, and the kernel goes on.
+    ``is_stop``: nobody wants further answers, and the kernel is closed."""
+
+    job: int
+    generation: int
+    number: int
+    is_stop: bool
 
 
 def pack_launch(
@@ -99,15 +121,15 @@ def parse_launch(message: bytes) -> Launch:
 
 def pack_result(
     job: int, generation: int, status: int, started_ns: int, finished_ns: int, result_bytes: int, is_inline: bool,
-    tensors: bytes, inline: bytes,
+    tensors: bytes, inline: bytes, number: int = 0,
 ) -> bytes:  # fmt: skip
     """A result message. Raises: HostMessageError: it exceeds the channel's limit."""
     if len(inline) > INLINE_RESULT_BYTES:
         raise HostMessageError("inline_length", str(len(inline)))
     return (
         _RESULT.pack(
-            KIND_RESULT, status, len(tensors) // TENSOR_BYTES, is_inline, 0, started_ns, finished_ns, job, generation,
-            result_bytes,
+            KIND_RESULT, status, len(tensors) // TENSOR_BYTES, is_inline, number, started_ns, finished_ns, job,
+            generation, result_bytes,
         )
         + tensors
         + inline
@@ -118,8 +140,8 @@ def parse_result(message: bytes) -> Result:
     """Raises: HostMessageError: wrong kind, status or length, or an inline part that contradicts ``result_bytes``."""
     if len(message) < _RESULT.size:
         raise HostMessageError("short", str(len(message)))
-    kind, status, count, inline_flag, zero, started, finished, job, generation, nbytes = _RESULT.unpack_from(message)
-    if kind != KIND_RESULT or status > RESULT_STALE or inline_flag > 1 or zero:
+    kind, status, count, inline_flag, number, started, finished, job, generation, nbytes = _RESULT.unpack_from(message)
+    if kind != KIND_RESULT or status > LAST_RESULT or inline_flag > 1 or (status == RESULT_MORE and not number):
         raise HostMessageError("result", f"kind {kind} status {status}")
     at = _RESULT.size + count * TENSOR_BYTES
     if count > MAX_TENSORS or len(message) < at:
@@ -130,5 +152,21 @@ def parse_result(message: bytes) -> Result:
     if not inline_flag and inline:
         raise HostMessageError("inline_length", "bytes after a result that is not inline")
     return Result(
-        job, generation, status, started, finished, nbytes, bool(inline_flag), message[_RESULT.size : at], inline
-    )
+        job, generation, status, started, finished, nbytes, bool(inline_flag), message[_RESULT.size : at], inline,
+        number,
+    )  # fmt: skip
+
+
+def pack_proceed(job: int, generation: int, number: int, is_stop: bool) -> bytes:
+    """The reply to an answer of a stream."""
+    return _PROCEED.pack(KIND_PROCEED, is_stop, 0, number, job, generation)
+
+
+def parse_proceed(message: bytes) -> Proceed:
+    """Raises: HostMessageError: wrong kind or length, an unknown flag, or reserved bytes set."""
+    if len(message) != _PROCEED.size:
+        raise HostMessageError("length", str(len(message)))
+    kind, stop, zero, number, job, generation = _PROCEED.unpack(message)
+    if kind != KIND_PROCEED or stop > 1 or zero or not number:
+        raise HostMessageError("proceed", f"kind {kind}, stop {stop}, number {number}")
+    return Proceed(job, generation, number, bool(stop))

@@ -47,12 +47,14 @@ class KernelInfo(_Message):
 
 class Resume(_Message):
     """Resume a session after its connection was lost: values from its welcome, and the requests without an answer. An
-    answered request that is not listed counts as taken."""
+    answered request that is not listed counts as taken. ``taken``: of each of these requests, in their order, how many
+    answers of its stream were taken; empty: none of any."""
 
     session: U64
     lineage: Annotated[str, Field(max_length=64)]
     token: Token = Field(repr=False)
     unanswered: Annotated[list[RequestId], Field(max_length=1024)]
+    taken: Annotated[list[U32], Field(max_length=1024)] = []
 
 
 KernelList = Annotated[list[KernelInfo], Field(max_length=MAX_KERNELS)]

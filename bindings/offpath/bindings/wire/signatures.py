@@ -21,7 +21,7 @@ Dtype = Literal[
     "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "bool",
     "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4x2", "complex64", "complex128",
 ]  # fmt: skip
-Dim = Annotated[int, Field(ge=ANY, le=(1 << 48) - 1)]
+Dim = Annotated[int, Field(ge=ANY, le=(1 << 46) - 1)]
 ModelVersion = Annotated[int, Field(ge=1, le=(1 << 31) - 1)]
 
 
@@ -42,8 +42,9 @@ Tensors = Annotated[list[TensorSpec], Field(max_length=MAX_TENSORS)]
 
 class KernelSignature(_Message):
     """What kernel ``name`` takes and returns, in the order of its arguments and results. It is version
-    ``model_version`` of ``model``, with these labels. Names of inputs are unique, and so are those of outputs. (A field
-    ``version`` would be the protocol's.) ``sequences``: each request is of a sequence."""
+    ``model_version`` of ``model``, with these labels. Names of inputs are unique, and so are those of outputs.
+    ``sequences``: each request is of a sequence. ``streams``: a request gets a stream of answers, each with these
+    outputs. (A field ``version`` would be the protocol's.)"""
 
     kind: Literal["kernel_signature"] = "kernel_signature"
     name: Name
@@ -53,6 +54,7 @@ class KernelSignature(_Message):
     inputs: Tensors
     outputs: Tensors
     sequences: bool = False
+    streams: bool = False
 
 
 def has_a_name_twice(signature: KernelSignature) -> bool:

@@ -84,6 +84,8 @@ def wrong_detail(detail: KernelDetails, why: str) -> ProtocolError:
 def _check_needs(needs: control.KernelNeeds) -> None:
     if len({each.model for each in needs.models}) < len(needs.models):
         raise ProtocolError("kernel_needs", f"{needs.name} names a GPU model twice")
+    if needs.streams and needs.max_batch > 1:
+        raise ProtocolError("kernel_needs", f"{needs.name} streams and batches")
     sizes = needs.preferred_batch_sizes
     if sizes != sorted(set(sizes)) or max(sizes, default=0) > needs.max_batch:
         raise ProtocolError("kernel_needs", f"{needs.name} prefers batches of {sizes} rows, of {needs.max_batch}")
@@ -106,7 +108,9 @@ def kernel_of(offer: control.KernelOffer, needs: control.KernelNeeds | None, num
     models = tuple(sorted((each.model, each.demand) for each in needs.models))
     share = min((each.demand for each in needs.models), default=offer.demand)
     batching = _batching_of(needs)
-    return events.Kernel(number, share, offer.name, models, needs.memory_bytes, batching, needs.sequences)
+    return events.Kernel(
+        number, share, offer.name, models, needs.memory_bytes, batching, needs.sequences, needs.streams
+    )  # fmt: skip
 
 
 def _batching_of(needs: control.KernelNeeds) -> events.Batching | None:

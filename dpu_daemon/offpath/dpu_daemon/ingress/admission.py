@@ -274,6 +274,8 @@ class Admission:
                 raise NegotiationRefused("resume_too_soon", "at most one attempt per 100 ms", wait_ms)
             self._pace(tenant)
             grant.came_back_ns = self._daemon.requests.now_ns()
+        if resume.taken and len(resume.taken) != len(resume.unanswered):
+            raise NegotiationRefused("resume_unknown", "taken and unanswered differ in length")
         grant.live.detach()  # its former connection may look alive but be dead
         if grant.peer is not None:
             grant.peer.hang_up()
@@ -281,7 +283,8 @@ class Admission:
         self._stop_waiting(grant)
         grant.peer = peer
         self._daemon.counters["sessions_resumed"] += 1
-        answered = grant.live.take_stock(frozenset(resume.unanswered))
+        taken = resume.taken or [0] * len(resume.unanswered)
+        answered = grant.live.take_stock(dict(zip(resume.unanswered, taken, strict=True)))
         resumed = []
         for request in resume.unanswered:
             is_answered = answered.get(request)

@@ -12,7 +12,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
 from offpath.dpu_daemon.operation.logs import printable
 from offpath.dpu_daemon.requests.histogram import Histogram
-from offpath.dpu_daemon.requests.request_stats import EndedRequest
+from offpath.dpu_daemon.requests.request_stats import EndedRequest, ended_request
 from offpath.sched.jobs import view
 from offpath.sched.jobs.drain import is_drained
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
@@ -236,6 +236,9 @@ class Answers:
             raise BadArguments("no_id", "name a job, or a session and a request id")
         if job is not None and job.state < FIRST_TERMINAL:
             return job
+        answers = self._daemon.requests.answers
+        if job is not None and kept is None and (held := answers.held.get(job.job)) is not None:
+            return ended_request(answers.refs[job.job], held, self._daemon.requests.now_ns())
         if kept is None:
             raise BadArguments("unknown_job", f"job {name} is neither in the book nor among the last ended jobs")
         return kept
@@ -251,6 +254,7 @@ class Answers:
             demand=job.demand or self._kernel_demand(job.kernel), payload_bytes=job.payload_bytes,
             state=answer.state.name.lower(), reason=answer.reason.value, age_ms=(now_ns - job.at_ns) / MS,
             lease=answer.lease, is_ended=True, cancelled_by_uid=job.operator_uid,
+            answers=job.answers,
         )  # fmt: skip
 
     def _job_line(self, each: view.JobRecord) -> admin.JobLine:
@@ -261,8 +265,13 @@ class Answers:
             payload_bytes=each.payload_bytes, state="copied" if each.is_waiting_for_share else state, reason="",
             age_ms=each.age_ns / MS,
             deadline_in_ms=each.deadline_in_ns / MS if each.deadline_in_ns is not None else None, lease=each.lease,
-            attempt=each.attempt, is_ended=each.state >= FIRST_TERMINAL,
+            attempt=each.attempt, is_ended=each.state >= FIRST_TERMINAL, answers=self._answers(each.job),
         )  # fmt: skip
+
+    def _answers(self, job: int) -> int:
+        """Of its stream, that were written."""
+        ref = self._daemon.requests.answers.refs.get(job)
+        return (ref.stream.written or 0) if ref is not None and ref.stream is not None else 0
 
     def _kernel_name(self, number: int) -> str:
         return self._daemon.host.kernels.name(number)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_requests": ("requests", "Requests taken from a doorbell with a valid header."),
     "offpath_expired_running": ("expired_running", "Requests that expired during their kernel, which kept its lane."),
+    "offpath_stream_answers": ("stream_answers", "Answers of streams, without the last ones."),
     "offpath_violations": ("violations", "Messages, doorbells and headers that violated the protocol."),
     "offpath_copied_bytes": ("dma_bytes", "Bytes the copy engine moved for requests and results."),
     "offpath_cpu_copied_bytes": (

@@ -169,6 +169,7 @@ class Recovery:
             ref = JobRef(job.job, session, slot, header or _bare(job))
             ref.is_spoilt = header is None
             session.restore(ref)
+            restore_stream(session, ref)
         if job.state < FIRST_TERMINAL:
             daemon.requests.answers.refs[job.job] = ref
             if ref.is_spoilt and not job.is_running:
@@ -187,7 +188,8 @@ class Recovery:
         total = (0, 0, 0, 0, 0, max(0, daemon.requests.now_ns() - job.accepted_ns))
         answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
         daemon.requests.answers.unwritten[job.job] = answer
-        if job.state not in _WITH_RESULT or not job.launches:
+        is_empty = ref.stream is not None and job.state is JobState.COMPLETED
+        if job.state not in _WITH_RESULT or not job.launches or is_empty:
             del daemon.requests.answers.unwritten[job.job]
             daemon.requests.answers.write(answer)
 
@@ -329,9 +331,25 @@ def _header_in(session: Session, slot: int, job: Job) -> RequestHeader | None:
 
 
 def _has_answer(session: Session, slot: int, job: Job) -> bool:
-    """Whether the slot contains the complete answer of this request."""
+    """Whether the slot contains the complete answer of this request, the last one of a stream."""
     try:
         answer = parse_answer(session.fabric.read_answer(slot), session.fabric.result_bytes)
     except HeaderError:
         return False
-    return answer.request_id == job.request_id
+    return answer.request_id == job.request_id and not answer.has_more
+
+
+def restore_stream(session: Session, ref: JobRef) -> None:
+    """Find the last answer of a stream in its slot. Only the requester knows whether it was taken."""
+    stream = ref.stream
+    if stream is None:
+        return
+    stream.is_restored = True
+    copied = session.fabric.read_answer(ref.slot)
+    try:
+        answer = parse_answer(copied, session.fabric.result_bytes)
+    except HeaderError:
+        stream.written = None if any(copied) else 0  # the process ended while it wrote this header
+        return
+    if answer.request_id == ref.header.request_id and answer.has_more:
+        stream.written, stream.is_taken = answer.number, False

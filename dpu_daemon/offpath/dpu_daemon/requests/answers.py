@@ -20,6 +20,7 @@ from offpath.dpu_daemon.requests.copies import Copies
 from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection, Workers
 from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES, RequestStats
 from offpath.dpu_daemon.requests.results import as_text, check_alive, too_large
+from offpath.dpu_daemon.requests.streams import Streams
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
@@ -46,10 +47,11 @@ class Answers:
         self._workers = workers
         self._counters = counters
         self.held: dict[int, commands.Answer] = {}
-        """Answers of jobs whose result is still being copied: the result must not land after the answer."""
+        """Answers that wait for their slot: a result is being copied into it, or one of a stream was not taken yet."""
         self.unwritten: dict[int, commands.Answer] = {}
         """After a restart: decided answers whose result only the worker may still have."""
         self._batches = BatchAnswers(self, book_loop, copies, workers)
+        self.streams = Streams(self, book_loop, workers, counters)
         self._unproven: dict[LaneConnection, tuple[JobRef, host.Result]] = {}
         """Fetched results that need a pong: only it proves that the worker lived during the copy."""
         book_loop.on(commands.Answer, self.write)
@@ -76,14 +78,19 @@ class Answers:
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
-        if link.batch is not None:
+        if link.batch is not None and result.status != host.RESULT_MORE:
             self._batches.noted(link.batch, result)
         self.take(ref, link, result)
 
     def take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Handle the result of a launch; ``ref``: its job, or a member of its batch. Raises: HostMessageError."""
-        if link.batch is not None and link.batch.leader == result.job:
+        if result.status == host.RESULT_MORE:
+            self.streams.arrived(ref, link, result)
+        elif link.batch is not None and link.batch.leader == result.job:
             self._batches.take(link.batch, link, result)
+        elif ref.stream is not None and not ref.is_answered and not ref.session.is_closed:
+            result, reason = self.streams.last(ref, ref.stream, link, result)
+            self._decided(ref, result, reason)
         else:
             self._take(ref, link, result)
 
@@ -105,15 +112,19 @@ class Answers:
         if ref.fetching is not None:  # the result of an earlier attempt is still being copied into the same slot
             ref.waiting = link, result
             return
-        unwritten = self.unwritten.pop(ref.job, None)
-        if unwritten is not None:  # decided by the former process, which had fetched a large result already
-            ref.result = result
-            self.write(unwritten)
-        elif result.is_inline:
-            ref.result = result
-            self._finished(ref, result, RESULT_REASON[result.status])
+        if result.is_inline or ref.job in self.unwritten:
+            self._decided(ref, result, RESULT_REASON[result.status])
         else:
-            self._fetch(ref, link, result)
+            self.fetch(ref, link, result)
+
+    def _decided(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
+        """The result needs no copy. If the former process decided on the answer, it had fetched a large one already."""
+        ref.result = result
+        unwritten = self.unwritten.pop(ref.job, None)
+        if unwritten is not None:
+            self.write(unwritten)
+        else:
+            self._finished(ref, result, reason)
 
     def _resent(self, link: LaneConnection, result: host.Result) -> None:
         """A reattached worker repeats its last result; usually the former process has answered it already."""
@@ -125,10 +136,10 @@ class Answers:
         if result.generation != link.generation or not self._workers.holds(link) or self._batches.take_again(result):
             return
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
-        if link.batch is not None and link.batch.leader == result.job:
+        if link.batch is not None and link.batch.leader == result.job and result.status != host.RESULT_MORE:
             self._batches.take(link.batch, link, result)
-        elif ref is not None:  # the lane may hold a later batch already
-            self._take(ref, link, result)
+        elif ref is not None:
+            self.take(ref, link, result)
 
     def give_up_unwritten(self) -> None:
         """No worker holds these results: answer that the jobs ran with an unknown outcome."""
@@ -141,7 +152,7 @@ class Answers:
                 )
             )  # fmt: skip
 
-    def _fetch(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
+    def fetch(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Copy a large result from the lane to the requester's memory before the lane is freed."""
         assert link.memory is not None
         fabric = ref.session.fabric
@@ -194,9 +205,13 @@ class Answers:
 
     def _ended(self, ref: JobRef, link: LaneConnection, result: host.Result, reason: EndReason) -> None:
         """The lane's part is done. If its worker died meanwhile, the book knows, and the result is discarded."""
-        if self._workers.holds(link):
-            ref.result = result
-            self._finished(ref, result, reason)
+        if not self._workers.holds(link):
+            return
+        if result.status == host.RESULT_MORE:
+            self.streams.fetched(ref, link, result, reason)
+            return
+        ref.result = result
+        self._finished(ref, result, reason)
 
     def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
         """The times are from the worker's clock, on another machine: the book uses only their difference."""
@@ -207,10 +222,14 @@ class Answers:
         )
 
     # -- to requesters ------------------------------------------------------------------------------------------------
-    def write(self, command: commands.Answer) -> None:
-        """Write the answer to the requester's memory, and ring. If its result is being copied, wait for the copy."""
+    def write(self, command: commands.Answer, *, is_told: bool = True) -> None:
+        """Write the answer to the requester's memory, and ring, once nothing else is in the slot or comes there.
+        ``is_told`` False: the requester's session ends, and what is in the slot stays."""
         ref = self.refs[command.job]
-        if ref.fetching is not None:
+        stream = ref.stream
+        is_told = is_told and not ref.session.is_closed
+        is_in_slot = stream is not None and self.streams.is_in_slot(ref, stream) and is_told
+        if is_in_slot or ref.fetching is not None:
             self.held[command.job] = command
             return
         if faults.armed:
@@ -227,14 +246,14 @@ class Answers:
             self._counters["expired_running"] += 1
         status, reason = STATUS[command.state], REASON[command.reason]
         self.stats.answered(ref, command, status, reason, self._book_loop.now_ns())
-        if not session.is_closed:
+        if is_told:
             tensors, inline, nbytes = b"", b"", 0
             if result is not None and command.state in _WITH_RESULT and command.reason not in _WITHOUT_RESULT:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self._workers.gpu_index(command.lease)
             answer = pack_answer(
                 ref.header.request_id, status, reason, command.retry_after_ms, command.lease, gpu, command.generation,
-                nbytes, command.stages, tensors,
+                nbytes, command.stages, tensors, 0, (stream.written or 0) if stream is not None else 0,
             )  # fmt: skip
             session.fabric.write_answer(ref.slot, answer, inline, nbytes)
             if faults.armed:

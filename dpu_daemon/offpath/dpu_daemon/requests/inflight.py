@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from offpath.bindings.ports import FabricSession, HostConnection, Invitation, Memory
-from offpath.bindings.wire.header import RequestHeader, Tensor
+from offpath.bindings.wire.header import FLAG_STREAM, RequestHeader, Tensor
 from offpath.bindings.wire.host import Result
+from offpath.sched.jobs.states import EndReason
 
 
 class SessionEnd(Protocol):
@@ -26,15 +27,44 @@ class SessionEnd(Protocol):
         """The last answer refused the request for ``wait_ms``."""
 
 
+class Stream:
+    """A request's stream of answers. ``written``: the number of the last one in the requester's memory, 0 before the
+    first; None: not known after a restart. ``is_taken``: the requester took it, and the slot has room.
+
+    ``link``: the worker that waits for the reply to its answer ``number``. ``waiting``: that answer, while it is not
+    known whether the one before was taken. ``is_coming``: it is being copied into the slot. ``is_restored``: after a
+    restart, until the worker reports. ``failed``: how the request ends although its worker sees nothing wrong, with
+    ``text``."""
+
+    __slots__ = ("failed", "is_coming", "is_restored", "is_taken", "link", "number", "text", "waiting", "written")
+
+    def __init__(self) -> None:
+        self.written: int | None = 0
+        self.is_taken = True
+        self.link: LaneConnection | None = None
+        self.number = 0
+        self.waiting: Result | None = None
+        self.is_coming = False
+        self.is_restored = False
+        self.failed: EndReason | None = None
+        self.text = b""
+
+    @property
+    def is_free(self) -> bool:
+        """True if no answer lies in the slot that the requester may not have taken."""
+        return self.is_taken and self.written is not None
+
+
 class JobRef:
     """The shell's record of a job: where its bytes are. ``result``: the worker's result until the answer is written.
     ``fetching``: the lane from which a result is being copied; ``waiting``: a later attempt's result, which is next.
     ``is_spoilt``: after a restart, the slot's header differs from the accepted one. ``operator_uid``: the operator who
-    cancelled the job. ``detail``: the worker's failure text, even if it does not fit the requester's answer."""
+    cancelled the job. ``detail``: the worker's failure text, even if it does not fit the requester's answer.
+    ``stream``: of a request that gets several answers."""
 
     __slots__ = (
         "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session", "slot",
-        "waiting",
+        "stream", "waiting",
     )  # fmt: skip
 
     def __init__(self, job: int, session: SessionEnd, slot: int, header: RequestHeader) -> None:
@@ -49,6 +79,12 @@ class JobRef:
         self.is_spoilt = False
         self.operator_uid: int | None = None
         self.detail = b""
+        self.stream = Stream() if header.flags & FLAG_STREAM else None
+
+    @property
+    def is_in_slot(self) -> bool:
+        """True if an answer lies in the slot that the requester is not known to have taken."""
+        return self.is_answered or (self.stream is not None and not self.stream.is_taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +144,9 @@ class Workers(Protocol):
 
     def holds(self, link: LaneConnection) -> bool:
         """True while the lane's worker is connected."""
+
+    def to_worker(self, link: LaneConnection, message: bytes) -> bool:
+        """Send the message. False: it certainly did not arrive."""
 
     def worker_gone(self, link: LaneConnection, why: str) -> None:
         """The lane is lost."""

@@ -43,6 +43,18 @@ class EndedRequest(NamedTuple):
     operator_uid: int | None
     detail: bytes
     """UTF-8, perhaps cut within a character; `DETAIL_BYTES` at most."""
+    answers: int
+    """Of its stream, without the last one."""
+
+
+def ended_request(ref: JobRef, answer: Answer, now_ns: int) -> EndedRequest:
+    """The record of a job whose end was decided and is not written yet."""
+    header, stream = ref.header, ref.stream
+    return EndedRequest(
+        ref.job, ref.session.number, ref.session.tenant, header.request_id, header.kernel_id, header.priority,
+        header.demand, header.payload_bytes, header.budget_ms, answer, now_ns, ref.operator_uid, ref.detail,
+        (stream.written or 0) if stream is not None else 0,
+    )  # fmt: skip
 
 
 class RequestStats:
@@ -62,7 +74,7 @@ class RequestStats:
             (
                 ref.job, session.number, tenant, header.request_id, header.kernel_id, header.priority, header.demand,
                 header.payload_bytes, header.budget_ms, answer, now_ns, ref.operator_uid,
-                ref.detail,
+                ref.detail, (ref.stream.written or 0) if ref.stream is not None else 0,
             )
         )  # fmt: skip
         if answer.state is not JobState.COMPLETED:

@@ -9,9 +9,16 @@ from functools import partial
 from typing import Final
 
 from offpath.bindings.ports import FabricSession
-from offpath.bindings.wire.header import FLAG_IDEMPOTENT, FLAG_SEQUENCE_END, FLAG_SEQUENCE_START, RequestHeader
+from offpath.bindings.wire.header import (
+    FLAG_IDEMPOTENT,
+    FLAG_SEQUENCE_END,
+    FLAG_SEQUENCE_START,
+    FLAG_STREAM,
+    RequestHeader,
+)
 from offpath.dpu_daemon.config import LimitsTable
 from offpath.dpu_daemon.durability.storing import Store
+from offpath.dpu_daemon.requests.answers import Answers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.inflight import JobRef
 from offpath.dpu_daemon.requests.pacing import Pacing
@@ -22,6 +29,8 @@ from offpath.sched.jobs import commands, events
 logger = logging.getLogger(__name__)
 _FLUSH_S: Final = 1.0  # at the end: a service manager that does not read for so long stores nothing more
 _MS: Final = 1_000_000
+_RUNS_AGAIN: Final = FLAG_IDEMPOTENT | FLAG_STREAM
+"""Flags that say whether a job may run again after a loss: not a stream, whose answers may have been taken."""
 
 
 class SessionTable:
@@ -34,19 +43,20 @@ class SessionTable:
     def __init__(
         self,
         book_loop: BookLoop,
-        track: Callable[[JobRef], None],
+        answers: Answers,
         pacing: Pacing,
         store: Store,
         counters: Counter[str],
         limits: Callable[[], LimitsTable],
     ) -> None:
-        """``track`` receives each new job before the book does. ``limits`` returns the limits in force."""
+        """``answers`` receives each new job before the book does. ``limits`` returns the limits in force."""
         self.by_number: dict[int, Session] = {}
         self.on_ended: list[Callable[[Session, str, str], None]] = []
         self.on_lost: list[Callable[[Session], None]] = []
         self.on_tenant_gone: list[Callable[[str], None]] = []
         self._book_loop = book_loop
-        self._track = track
+        self._track = answers.track
+        self._streams = answers.streams
         self._pacing = pacing
         self._store = store
         self._counters = counters
@@ -100,6 +110,7 @@ class SessionTable:
                 extra={"code": "session_closed"},
             )
         self._book_loop.dispatch(events.SessionClosed(session.number))
+        self._streams.session_ends(session.refs())
         self._counters["header_bytes_read"] += session.fabric.header_bytes_read
         self._counters["answer_bytes_written"] += session.fabric.answer_bytes_written
         for callback in self.on_ended:  # before its doorbells close: the peer then has the reason already
@@ -146,7 +157,7 @@ class SessionTable:
         self._counters["requests"] += 1
         submitted = events.JobSubmitted(
             job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
-            header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
+            header.payload_bytes, header.flags & _RUNS_AGAIN == FLAG_IDEMPOTENT, slot << 32 | header_crc,
             former.job if former is not None else 0,
         )  # fmt: skip
         if header.sequence_id:
@@ -165,6 +176,14 @@ class SessionTable:
     def credit(self, ref: JobRef) -> None:
         """The requester has read the answer."""
         self._book_loop.dispatch(events.CreditReturned(ref.job))
+
+    def took(self, ref: JobRef, number: int) -> None:
+        """The requester has read an answer of a stream. Raises: DoorbellError: it is not the one in the slot."""
+        self._streams.took(ref, number)
+
+    def came_back(self, ref: JobRef, taken: int) -> None:
+        """The requester resumes, and has read so many answers of the job's stream."""
+        self._streams.resumed(ref, taken)
 
     def cancel(self, ref: JobRef, operator_uid: int | None = None) -> None:
         """Cancel a job for its requester or for an operator."""

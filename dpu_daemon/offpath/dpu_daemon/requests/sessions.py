@@ -10,12 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
 from offpath.bindings.native import pack_answer
-from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT, FabricSession
+from offpath.bindings.ports import (
+    IMM_CANCEL,
+    IMM_CREDIT,
+    IMM_NEXT,
+    IMM_SLOT_MASK,
+    IMM_SUBMIT,
+    NEXT_SLOT_BITS,
+    FabricSession,
+)
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import RequestHeader
 from offpath.dpu_daemon.requests.inflight import JobRef
@@ -24,6 +32,7 @@ from offpath.dpu_daemon.requests.pacing import Turns
 logger = logging.getLogger(__name__)
 VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
+_NEXT_SLOT_MASK: Final = (1 << NEXT_SLOT_BITS) - 1
 CROSSED: Final = 2
 """Further refusals that a requester may receive after the first, before it counts as ignoring the wait."""
 
@@ -44,6 +53,12 @@ class Ingress(Protocol):
 
     def credit(self, ref: JobRef) -> None:
         """The peer has read the answer."""
+
+    def took(self, ref: JobRef, number: int) -> None:
+        """The peer has read an answer of a stream. Raises: DoorbellError: it is not the one in the slot."""
+
+    def came_back(self, ref: JobRef, taken: int) -> None:
+        """The peer resumes, and has read so many answers of the job's stream."""
 
     def cancel(self, ref: JobRef) -> None:
         """The peer cancels the job."""
@@ -94,7 +109,7 @@ class Session:
         self._fd = self.fabric.fileno()
         self._loop.add_reader(self._fd, self._readable)
         for slot, ref in enumerate(self._slots):
-            if ref is not None and ref.is_answered:
+            if ref is not None and ref.is_in_slot:
                 self.ring(slot)
 
     def detach(self) -> None:
@@ -124,11 +139,14 @@ class Session:
         """The jobs whose answer is not known to be taken."""
         return [ref for ref in self._slots if ref is not None]
 
-    def take_stock(self, unanswered: frozenset[int]) -> dict[int, bool]:
-        """Which of the ``unanswered`` request ids are answered: id → answered? Other answers count as taken."""
+    def take_stock(self, unanswered: Mapping[int, int]) -> dict[int, bool]:
+        """Which of the ``unanswered`` request ids are answered: id → answered? Other answers count as taken.
+        ``unanswered``: by id, how many answers of its stream the peer has taken."""
         found = {}
         for ref in self.refs():
             if ref.header.request_id in unanswered:
+                if ref.stream is not None and not ref.is_answered:
+                    self._ingress.came_back(ref, unanswered[ref.header.request_id])
                 found[ref.header.request_id] = ref.is_answered
             elif ref.is_answered:
                 self._slots[ref.slot] = None
@@ -174,6 +192,8 @@ class Session:
 
     def _doorbell(self, imm: int) -> None:
         kind, slot = imm >> 24, imm & IMM_SLOT_MASK
+        if kind == IMM_NEXT:
+            slot &= _NEXT_SLOT_MASK
         if slot >= len(self._slots):
             raise DoorbellError("slot", f"{slot} of {len(self._slots)}")
         ref = self._slots[slot]
@@ -192,6 +212,9 @@ class Session:
         elif kind == IMM_CANCEL:
             if ref is not None and not ref.is_answered:
                 self._ingress.cancel(ref)
+        elif kind == IMM_NEXT:
+            if ref is not None and not ref.is_answered:
+                self._ingress.took(ref, (imm & IMM_SLOT_MASK) >> NEXT_SLOT_BITS)
         else:
             raise DoorbellError("immediate_kind", str(kind))
 

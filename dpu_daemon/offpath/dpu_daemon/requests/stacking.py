@@ -17,6 +17,7 @@ from offpath.bindings.errors import HeaderError
 from offpath.bindings.wire.header import (
     DTYPES,
     FLAG_PAYLOAD_CRC,
+    FLAG_STREAM,
     RequestHeader,
     Tensor,
     pack_tensors,
@@ -41,8 +42,9 @@ class Part:
 
 def stack_of(header: RequestHeader) -> tuple[int, int]:
     """The rows of a request and the number of its stack. Rows 0: it does not stack. It has no tensors, or one without
-    dimensions, or they differ in the first; they overlap; or a checksum covers the payload as a whole."""
-    if not header.tensor_count or header.flags & FLAG_PAYLOAD_CRC:
+    dimensions, or they differ in the first; they overlap; a checksum covers the payload as a whole; or it wants a
+    stream."""
+    if not header.tensor_count or header.flags & (FLAG_PAYLOAD_CRC | FLAG_STREAM):
         return NOT_STACKABLE
     return _stack_of(header.tensors, header.payload_bytes)
 

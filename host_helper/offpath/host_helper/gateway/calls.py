@@ -22,7 +22,7 @@ from offpath.host_helper.gateway.sequences import sequence_of
 from offpath.host_helper.slots import Array, Options
 
 _MOST_ID: Final = 256
-_MOST_DIM: Final = (1 << 48) - 1
+_MOST_DIM: Final = (1 << 46) - 1
 _MOST_BUDGET_MS: Final = (1 << 32) - 1
 _LEAST_PRIORITY: Final = 255
 """The protocol's priority 1 is the most urgent, and numbers above it are less; the wire's 255 is the most urgent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 from offpath.bindings.certificates import tenant_among
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls, routes
+from offpath.host_helper.gateway.calls import Call
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.errors import (
     GatewayConfigInvalid,
@@ -27,6 +29,7 @@ from offpath.host_helper.gateway.tenants import Tenant, Tenants
 logger = logging.getLogger(__name__)
 STREAM: Final = "ModelStreamInfer"
 _FINAL: Final = "triton_enable_empty_final_response"
+_IS_FINAL: Final = "triton_final_response"
 _MOST_STREAMED: Final = 64
 """Requests of one stream whose answers the client has not taken."""
 _CALLS: Final = (16, 1024)
@@ -156,9 +159,10 @@ class _Service:
         stream = _Stream(self._tenant, context)
         reader = asyncio.ensure_future(stream.read(requests))
         try:
-            while (answer := await stream.answers.get()) is not None:
+            while (each := await stream.answers.get()) is not None:
+                answer, taken = each
                 yield answer
-                stream.taken()
+                taken()
             await reader
         except Refused as refused:
             await self._abort(context, refused)
@@ -183,17 +187,14 @@ def _token(metadata: Any) -> str | None:
 
 
 class _Stream:
-    """The requests of one stream, of which `_MOST_STREAMED` are answered at once, and their answers; None: the last.
-    ``identify``: the client's tenant, asked for each request, because a reload may change it."""
+    """The requests of one stream, of which `_MOST_STREAMED` are answered at once, each with one answer at a time that
+    the client has not taken. ``answers``: each with what to call when it was taken; None: no more. ``identify``: the
+    client's tenant, asked for each request, because a reload may change it."""
 
     def __init__(self, identify: Callable[[Any], Tenant], context: Any) -> None:
-        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.answers: asyncio.Queue[tuple[Any, Callable[[], None]] | None] = asyncio.Queue()
         self._identify, self._context = identify, context
         self._room = asyncio.Semaphore(_MOST_STREAMED)
-
-    def taken(self) -> None:
-        """The client has taken an answer."""
-        self._room.release()
 
     async def read(self, requests: AsyncIterator[Any]) -> None:
         """Answer all; those under way end with this. Raises: Refused: the client is no tenant's, or no more."""
@@ -212,9 +213,13 @@ class _Stream:
             self.answers.put_nowait(None)
 
     async def _answer(self, tenant: Tenant, request: Any) -> None:
+        """Answer a request. Its last message gives its room back, if there is one."""
         message = classes().ModelStreamInferResponse
         try:
-            response = await _infer(tenant, request, self._context)
+            if tenant.models.find(request.model_name, request.model_version).streams:
+                response = await self._answers(tenant, request)
+            else:
+                response = await _infer(tenant, request, self._context)
         except Refused as refused:
             answer = message(error_message=refused.text)
             answer.infer_response.id = request.id
@@ -222,16 +227,46 @@ class _Stream:
             logger.exception("a request was not answered", extra={"code": "gateway_bug"})
             answer = message(error_message="internal error; the gateway's log has it")
         else:
-            if _FINAL in request.parameters and request.parameters[_FINAL].bool_param:
-                response.parameters["triton_final_response"].bool_param = True
+            if response is None:
+                self._room.release()
+                return
+            response.parameters[_IS_FINAL].bool_param = True
             answer = message(infer_response=response)
-        self.answers.put_nowait(answer)
+        self.answers.put_nowait((answer, self._room.release))
+
+    async def _answers(self, tenant: Tenant, request: Any) -> Any:
+        """Answer a request of a model that streams. Returns the empty message at its end; None: the client does not
+        want that. Raises: Refused."""
+        call = await _call(tenant, request, self._context)
+        try:
+            async with contextlib.aclosing(tenant.stream(call)) as answers:
+                async for outputs in answers:
+                    response = grpc_calls.written(call, outputs)
+                    response.parameters[_IS_FINAL].bool_param = False
+                    taken = asyncio.Event()
+                    self.answers.put_nowait((classes().ModelStreamInferResponse(infer_response=response), taken.set))
+                    await taken.wait()
+            wants_end = _FINAL in request.parameters and request.parameters[_FINAL].bool_param
+            return grpc_calls.written(call, ()) if wants_end else None
+        finally:
+            call.end()
+
+
+async def _call(tenant: Tenant, request: Any, context: Any) -> Call:
+    """Raises: Refused."""
+    model = tenant.models.find(request.model_name, request.model_version)
+    parsed = await grpc_calls.parse(tenant.reader, request, context.time_remaining())
+    return parsed.call(model, tenant.regions)
+
+
+async def _unary(tenant: Tenant, request: Any, context: Any) -> Any:
+    if tenant.models.find(request.model_name, request.model_version).streams:
+        raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+    return await _infer(tenant, request, context)
 
 
 async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
-    model = tenant.models.find(request.model_name, request.model_version)
-    parsed = await grpc_calls.parse(tenant.reader, request, context.time_remaining())
-    call = parsed.call(model, tenant.regions)
+    call = await _call(tenant, request, context)
     try:
         return grpc_calls.written(call, await tenant.infer(call))
     finally:
@@ -334,7 +369,7 @@ async def _never(tenant: Tenant, request: Any, context: Any) -> Any:
 METHODS: Final[dict[str, Callable[[Tenant, Any, Any], Awaitable[Any]]]] = {
     "ServerLive": _never, "ServerReady": _never, STREAM: _never,
     "ServerMetadata": _server_metadata, "ModelReady": _model_ready, "ModelMetadata": _model_metadata,
-    "ModelConfig": _model_config, "ModelStatistics": _statistics, "ModelInfer": _infer,
+    "ModelConfig": _model_config, "ModelStatistics": _statistics, "ModelInfer": _unary,
     "RepositoryIndex": _index, "RepositoryModelLoad": _load, "RepositoryModelUnload": _load,
     "SystemSharedMemoryStatus": _region_status, "SystemSharedMemoryRegister": _register,
     "SystemSharedMemoryUnregister": _unregister, "CudaSharedMemoryStatus": _cuda_status,

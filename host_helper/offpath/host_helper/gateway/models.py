@@ -29,7 +29,8 @@ class Spec:
 @dataclass(frozen=True, slots=True)
 class Model:
     """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results.
-    ``sequences``: each request is of a sequence."""
+    ``sequences``: each request is of a sequence. ``streams``: a request gets several answers; Triton calls such a model
+    decoupled."""
 
     name: str
     version: int
@@ -38,6 +39,7 @@ class Model:
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     sequences: bool = False
+    streams: bool = False
 
 
 def model_of(signature: KernelSignature) -> Model | None:
@@ -46,7 +48,10 @@ def model_of(signature: KernelSignature) -> Model | None:
     if inputs is None or outputs is None:
         return None
     labels = tuple(signature.labels)
-    return Model(signature.model, signature.model_version, signature.name, labels, inputs, outputs, signature.sequences)
+    return Model(
+        signature.model, signature.model_version, signature.name, labels, inputs, outputs, signature.sequences,
+        signature.streams,
+    )  # fmt: skip
 
 
 def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
@@ -118,7 +123,7 @@ class Models:
 def config(model: Model) -> dict[str, Any]:
     """``GET /v2/models/NAME/config``: what clients read of Triton's model configuration. Dims have no batch dimension
     of their own: ``max_batch_size`` is 0."""
-    return {
+    shown: dict[str, Any] = {
         "name": model.name, "platform": PLATFORM, "backend": PLATFORM,
         "version_policy": {"specific": {"versions": [model.version]}},
         "max_batch_size": 0,
@@ -133,3 +138,6 @@ def config(model: Model) -> dict[str, Any]:
         "parameters": {"labels": {"string_value": ",".join(model.labels)}} if model.labels else {},
         **({"sequence_batching": {"direct": {}}} if model.sequences else {}),
     }  # fmt: skip
+    if model.streams:
+        shown["model_transaction_policy"] = {"decoupled": True}
+    return shown

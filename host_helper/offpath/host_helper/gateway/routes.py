@@ -87,6 +87,8 @@ async def _model(tenant: Tenant, head: Head, body: memoryview, matched: re.Match
 
 async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, name: str, version: str) -> Response:
     model = models.find(name, version)
+    if model.streams:
+        raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
     header_length = head.headers.get(inference.HEADER_LENGTH)
     parsed = await inference.parse_by(tenant.reader, body, header_length)
     call = parsed.call(model, tenant.regions)

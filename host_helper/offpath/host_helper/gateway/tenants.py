@@ -7,11 +7,13 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.wire.codes import Reason
+from offpath.bindings.wire.header import Stages
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.gateway.answers import Output, Results
@@ -40,6 +42,17 @@ _ASKED_PER_S: Final = 64
 """Kernels that the daemon describes to a session in the long run."""
 _PAUSES_S: Final = (0.2, 5.0)
 """Least and longest pause between attempts to reach the daemon."""
+
+
+_NO_STAGES: Final = Stages()
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A request that runs, and how long its stages took."""
+
+    requester: AsyncRequester
+    stages: Stages = _NO_STAGES
 
 
 class Tenant:
@@ -90,17 +103,40 @@ class Tenant:
     async def infer(self, call: Call) -> Sequence[Output]:
         """Run the request. Raises: Refused."""
         results = Results(call)
+        with self._counted(call) as counted:
+            async with self._lines.turn(call.model.kernel, call.options.sequence_id, call.timeout_s):
+                done = await counted.requester.submit(
+                    call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
+                )
+            counted.stages = done.stages
+        return results.outputs
+
+    async def stream(self, call: Call) -> AsyncGenerator[Sequence[Output], None]:
+        """Run the request of a model that streams: its answers in order. Close it, or the request runs on. Raises:
+        Refused: after the answers before."""
+        results = Results(call)
+        with self._counted(call) as counted:
+            answers = counted.requester.stream(
+                call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
+            )
+            turn = self._lines.turn(call.model.kernel, call.options.sequence_id, call.timeout_s)
+            async with turn, contextlib.aclosing(answers):
+                async for done in answers:
+                    counted.stages = done.stages
+                    yield results.outputs
+
+    @contextlib.contextmanager
+    def _counted(self, call: Call) -> Iterator[_Counted]:
+        """Counts a request that runs. Raises: Refused: it cannot begin, or in the place of what ended it."""
         begun_ns = time.perf_counter_ns()
         self._pending += 1
         try:
             if self._pending > self.table.max_pending:
                 raise unavailable(f"tenant has {self.table.max_pending} requests here, as many as it may")
-            if (requester := self._requester) is None:
+            if self._requester is None:
                 raise unavailable("the daemon cannot be reached")
-            async with self._lines.turn(call.model.kernel, call.options.sequence_id, call.timeout_s):
-                done = await requester.submit(
-                    call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
-                )
+            counted = _Counted(self._requester)
+            yield counted
         except BaseException as fault:
             self.statistics.failed(call.model, time.perf_counter_ns() - begun_ns)
             refused = _refusal(fault, call)
@@ -109,8 +145,7 @@ class Tenant:
             raise refused from None
         finally:
             self._pending -= 1
-        self.statistics.succeeded(call.model, done.stages, time.perf_counter_ns() - begun_ns)
-        return results.outputs
+        self.statistics.succeeded(call.model, counted.stages, time.perf_counter_ns() - begun_ns)
 
     # -- the session ----------------------------------------------------------------------------------------------
     async def _run(self) -> None:

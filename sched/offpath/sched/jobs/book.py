@@ -24,6 +24,7 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.losses import LOSSES, Loss, is_losing
+from offpath.sched.jobs.placing import kept
 from offpath.sched.jobs.records import (
     BookSettings,
     Job,
@@ -237,6 +238,7 @@ class JobBook:
             placement = self.ledger.policy.place(demand, now_ns)
         else:
             placement = gangs.place(demand, tenant)
+        placement = kept(placement, demand, self.ledger, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False

@@ -153,7 +153,8 @@ class Kernel:
 
     ``models``: the GPU models that it runs on, each with its R (``share`` is then the least of these); empty: all.
     ``memory_bytes``: device memory that its worker needs besides the lane's buffers; 0: not known. ``batching``: None:
-    each of its requests has its own launch. ``sequences``: each of its requests is of a sequence.
+    each of its requests has its own launch. ``sequences``: each of its requests is of a sequence. ``streams``: it waits
+    for its requester between its answers.
     """
 
     kernel: int
@@ -163,6 +164,7 @@ class Kernel:
     memory_bytes: int = 0
     batching: Batching | None = None
     sequences: bool = False
+    streams: bool = False
 
 
 @record

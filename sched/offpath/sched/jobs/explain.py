@@ -238,6 +238,7 @@ _END_CAUSE = {
     EndReason.SEQUENCE_UNKNOWN: Cause.SEQUENCE,
     EndReason.TOO_MANY_SEQUENCES: Cause.QUOTA,
     EndReason.SEQUENCE_LOST: Cause.SEQUENCE,
+    EndReason.STREAM_MISMATCH: Cause.REQUEST,
 }
 
 
@@ -372,6 +373,10 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     EndReason.SEQUENCE_LOST: (
         "the state of its sequence was lost before it could run: with its worker or lease, by a reload of the kernels, "
         "or because the request that starts the sequence did not run",
+        (Unblocker.OTHER_REQUEST,),
+    ),
+    EndReason.STREAM_MISMATCH: (
+        "it wanted a stream of answers and its kernel gives one, or the other way round",
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.KERNEL_GONE: (

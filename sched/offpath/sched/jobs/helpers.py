@@ -204,8 +204,15 @@ def _offered(number: int, helpers: list[Helper]) -> events.Kernel:
     table = tuple(sorted(models.items())) if all(kernel.models for kernel in offers) else ()
     share = min(models.values()) if table else max([kernel.share for kernel in offers] + list(models.values()))
     memory_bytes = max(kernel.memory_bytes for kernel in offers)
-    return replace(first, share=share, models=table, memory_bytes=memory_bytes, batching=_batching(offers),
-                   sequences=all(kernel.sequences for kernel in offers))  # fmt: skip
+    return replace(
+        first,
+        share=share,
+        models=table,
+        memory_bytes=memory_bytes,
+        batching=_batching(offers),
+        sequences=all(kernel.sequences for kernel in offers),
+        streams=any(kernel.streams for kernel in offers),
+    )
 
 
 def _batching(offers: list[events.Kernel]) -> events.Batching | None:

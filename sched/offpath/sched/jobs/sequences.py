@@ -25,7 +25,7 @@ from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 End = Callable[[Job, JobState, EndReason, int], None]
-_NOT_RUN: Final = (EndReason.PAYLOAD_CHECKSUM,)
+_NOT_RUN: Final = (EndReason.PAYLOAD_CHECKSUM, EndReason.STREAM_MISMATCH)
 """Reasons of results without a run of the kernel."""
 _UNUSABLE: Final = (LeaseState.SCRUBBING, LeaseState.FREE)
 

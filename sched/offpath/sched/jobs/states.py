@@ -67,6 +67,7 @@ class EndReason(Enum):
     SEQUENCE_UNKNOWN = "sequence_unknown"
     TOO_MANY_SEQUENCES = "too_many_sequences"
     SEQUENCE_LOST = "sequence_lost"
+    STREAM_MISMATCH = "stream_mismatch"
 
 
 class LeaseState(Enum):

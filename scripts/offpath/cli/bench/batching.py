@@ -23,7 +23,8 @@ from offpath.cli.bench.daemon_process import DaemonProcess
 from offpath.cli.bench.measure import Cores, cores, end, fork, machine, pin, ratio
 from offpath.host_helper.errors import RequestFailed
 from offpath.host_helper.helper import Helper
-from offpath.host_helper.requester import Pending, Requester
+from offpath.host_helper.pending import Pending
+from offpath.host_helper.requester import Requester
 
 DESCRIPTION: Final = "one kernel with batches and without: throughput and latency at 64 in flight"
 SESSIONS, SLOTS = 4, 16

@@ -18,7 +18,8 @@ from offpath.cli.bench.kernels import register_kernel
 from offpath.cli.bench.measure import Cores, CpuMeter, children, end, fork
 from offpath.host_helper.errors import RequestFailed
 from offpath.host_helper.helper import Helper
-from offpath.host_helper.requester import Pending, Requester
+from offpath.host_helper.pending import Pending
+from offpath.host_helper.requester import Requester
 
 PAYLOAD_BYTES: Final = 4096
 LANES: Final = 4

@@ -38,8 +38,9 @@ def job_text(job: admin.JobLine) -> str:
     state = job.state.upper() + (f" ({job.reason}{by})" if job.reason not in ("", "none") else "")
     place = f", lease {job.lease}" if job.lease else ""
     since = "ended" if job.is_ended else "accepted"
+    answers = f"{job.answers} answers written, " if job.answers else ""
     return (
         f"job {job.job} ({job.session}/{job.request_id}) of {job.tenant}: {state}{place}\n"
         f"  kernel {job.kernel}, demand {job.demand} %, priority {job.priority}, {job.payload_bytes} bytes, "
-        f"{since} {job.age_ms / 1e3:.3f} s ago"
+        f"{answers}{since} {job.age_ms / 1e3:.3f} s ago"
     )

@@ -154,5 +154,10 @@ ENTRIES: Final = (
             "the kernel ran on a batch, and a tensor of its result does not have one row for each row of the batch",
             "return one row for each row of the arguments, or declare the kernel without `max_batch`",
         ),
+        (
+            "stream_mismatch",
+            "the kernel streams and the request does not, or the other way round; it did not run",
+            "call `stream` for a kernel that streams, and `submit` for any other",
+        ),
     ),
 )

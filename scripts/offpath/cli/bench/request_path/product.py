@@ -22,7 +22,8 @@ from offpath.cli.bench.request_path.backend import DEPTH, LARGEST, SMALL, Payloa
 from offpath.cli.local.child import COMMAND_LINE
 from offpath.host_helper.helper import Helper
 from offpath.host_helper.kernels import LaneContext
-from offpath.host_helper.requester import Pending, Requester
+from offpath.host_helper.pending import Pending
+from offpath.host_helper.requester import Requester
 
 LANES: Final = 4
 _KERNEL_MS: Final = (0, 4)

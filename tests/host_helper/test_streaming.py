@@ -1,0 +1,77 @@
+"""A streaming kernel's values, one by one, and how its generator ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from offpath.host_helper.kernels import Kernel
+from offpath.host_helper.streaming import END, Values
+
+
+def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:
+    return Kernel("k", function, 1, pre, post, "numpy", streams=True)
+
+
+def counting(limit: int, notes: list[str]) -> Iterator[int]:
+    notes.append("begun")
+    try:
+        yield from range(limit)
+    except GeneratorExit:
+        notes.append("closed")
+        raise
+    notes.append("done")
+
+
+def test_the_kernel_runs_up_to_each_value_when_that_is_wanted() -> None:
+    notes: list[str] = []
+    values = Values(kernel(counting), (2, notes), 0)
+    assert notes == []
+    assert [values.next() for _ in range(4)] == [0, 1, END, END]
+    assert notes == ["begun", "done"]
+    values.close()
+    assert notes == ["begun", "done"], "it has ended already"
+
+
+def test_a_value_may_be_none_and_is_not_the_end() -> None:
+    def nothing() -> Iterator[None]:
+        yield None
+
+    values = Values(kernel(nothing), (), 0)
+    assert [values.next(), values.next()] == [None, END]
+
+
+def test_closing_raises_generator_exit_where_the_kernel_is() -> None:
+    notes: list[str] = []
+    values = Values(kernel(counting), (9, notes), 0)
+    values.next()
+    values.close()
+    values.close()
+    assert notes == ["begun", "closed"]
+    assert values.next() is END
+
+
+def test_pre_runs_once_and_post_for_each_value() -> None:
+    calls: list[int] = []
+
+    def pre(limit: int, notes: list[str]) -> tuple[int, list[str]]:
+        calls.append(limit)
+        return limit + 1, notes
+
+    values = Values(kernel(counting, pre, lambda value: value * 10), (1, []), 0)
+    assert [values.next() for _ in range(3)] == [0, 10, END]
+    assert calls == [1]
+
+
+def test_what_the_kernel_raises_passes_and_ends_it() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("second")
+
+    values = Values(kernel(broken), (), 0)
+    assert values.next() == 1
+    with pytest.raises(RuntimeError, match="second"):
+        values.next()
+    assert values.next() is END
