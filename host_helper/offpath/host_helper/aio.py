@@ -165,10 +165,10 @@ class AsyncRequester:
         while not stream.has_answer or self._returning is not None:
             if stream.failed is not None:
                 raise stream.failed
-            stream.reset()
-            timer = self._loop.call_at(deadline, late, stream.ready) if deadline is not None else None
+            ready = stream.waiting()
+            timer = self._loop.call_at(deadline, late, ready) if deadline is not None else None
             try:
-                await stream.ready
+                await ready
             finally:
                 if timer is not None:
                     timer.cancel()
@@ -194,7 +194,7 @@ class AsyncRequester:
         if self._slots.waiters.get(slot) is not stream:
             return
         self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
-        stream.abandon()
+        stream.is_abandoned = True
         if self._closed or not self.is_connected:
             return  # after a resume, the next answer leads here again
         self._ring(immediate(IMM_CANCEL, slot))

@@ -13,40 +13,40 @@ Answer = asyncio.Future[Result]
 
 
 class Stream:
-    """A stream in flight. ``ready``: its slot has an answer that was not taken, or the stream has ``failed``."""
+    """A stream in flight. ``has_answer``: one lies in its slot and was not taken. ``ready`` only wakes the task that
+    waits: cancelling that task cancels it, so its state tells nothing about the slot."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.ready: asyncio.Future[None] = loop.create_future()
+        self.has_answer = False
         self.failed: OffpathError | None = None
         self.is_abandoned = False
 
-    @property
-    def has_answer(self) -> bool:
-        """True if an answer lies in the slot."""
-        ready = self.ready
-        return ready.done() and not ready.cancelled() and ready.exception() is None and self.failed is None
-
     def arrived(self) -> None:
-        """An answer lies in the slot, or the stream has failed."""
-        if not self.ready.done():
-            self.ready.set_result(None)
+        """An answer lies in the slot."""
+        self.has_answer = True
+        self._wake()
 
     def fail(self, failed: OffpathError) -> None:
         """The stream has ended without an answer."""
+        self.has_answer = False
         self.failed = failed
-        self.arrived()
-
-    def abandon(self) -> None:
-        """Nobody waits any more."""
-        self.is_abandoned = True
-        if not self.has_answer:
-            self.reset()
+        self._wake()
 
     def reset(self) -> None:
-        """The answer was taken, or is rung again; or waiting for it was ended."""
+        """The answer was taken, or is rung again."""
+        self.has_answer = False
+
+    def waiting(self) -> asyncio.Future[None]:
+        """The future that the next answer, or the end, resolves."""
         if self.ready.done():
             self.ready = self._loop.create_future()
+        return self.ready
+
+    def _wake(self) -> None:
+        if not self.ready.done():
+            self.ready.set_result(None)
 
 
 def fail(waiter: Answer | Stream, failed: OffpathError) -> None:
