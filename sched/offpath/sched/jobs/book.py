@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from offpath.sched.gpu.policy import Demand, Placement, Policy, Refusal
-from offpath.sched.jobs import events, gangs
+from offpath.sched.gpu.policy import Demand, Placement, Policy
+from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.batches import Batches
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -24,7 +24,7 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.losses import LOSSES, Loss, is_losing
-from offpath.sched.jobs.placing import kept
+from offpath.sched.jobs.placing import Placing
 from offpath.sched.jobs.records import (
     BookSettings,
     Job,
@@ -65,6 +65,7 @@ class JobBook:
     ) -> None:
         self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
         self.leasing = Leasing(self.ledger)
+        self._placing = Placing(self.ledger)
         self.renewal = Renewal(self.ledger, self.leasing)
         self.sequences = Sequences(self.ledger, self.leasing, self._end, self._enqueue)
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane, self.sequences.lease_ends)
@@ -201,7 +202,7 @@ class JobBook:
         job = Job(
             event.job, event.session, event.request_id, demand, event.kernel, event.priority,
             event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin, share=demand.share,
-            asked_share=event.share,
+            asked_share=event.share, streams=kernel is not None and kernel.streams,
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
@@ -230,15 +231,7 @@ class JobBook:
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
-        demand = job.demand
-        placement: Placement | Refusal
-        if job.turn:
-            placement = self.sequences.seat(job, tenant)
-        elif demand.share <= 100:
-            placement = self.ledger.policy.place(demand, now_ns)
-        else:
-            placement = gangs.place(demand, tenant)
-        placement = kept(placement, demand, self.ledger, now_ns)
+        placement = self.sequences.seat(job, tenant) if job.turn else self._placing.place(job, tenant, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -273,6 +266,8 @@ class JobBook:
 
     def _unqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         """Remove a job from the queue out of order; its state has already changed."""
+        if job.streams:
+            self.sequences.moved[tenant.spec.name] = tenant  # a lease may have been kept for it
         if not self.sequences.unqueued(job, tenant):
             self._leave_queue(job, tenant, now_ns)
         if job.sequence:

@@ -10,6 +10,7 @@ from offpath.sched.gpu.greedy import candidates
 from offpath.sched.gpu.policy import Demand, Unblocker, runs_on, share_in
 from offpath.sched.jobs import gangs
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.placing import free_lanes
 from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
 from offpath.sched.record import record
@@ -126,11 +127,15 @@ def _lanes(job: Job, tenant: Tenant, gpus: tuple[GpuSpec, ...]) -> list[Hold]:
         answered = sum(each.state >= FIRST_TERMINAL for each in running)
         lanes = sum(held.view.lanes for held in fitting)
         held_by = f"its tenant's {len(fitting)} lease(s) that hold {need_text(job.demand)}"
-        text = f"all {lanes} lanes of {held_by} are taken, {len(running)} run"
+        taken = lanes - sum(len(free_lanes(held)) for held in fitting)
+        count = f"{taken} of {lanes}" if taken < lanes else f"all {lanes}"
+        text = f"{count} lanes of {held_by} are taken, {len(running)} run"
         if answered:
             text += f", {answered} of these for requests that have expired or were cancelled"
         if renewing := sum(len(held.renewing) for held in fitting):
             text += f"; {renewing} get a new worker, because their helper has reloaded its kernels"
+        if taken < lanes:
+            text += "; " + _behind(job, fitting)
         return [
             Hold(Cause.LANES, text, (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS), tuple(map(holder_of, fitting)), ())
         ]
@@ -141,6 +146,16 @@ def _lanes(job: Job, tenant: Tenant, gpus: tuple[GpuSpec, ...]) -> list[Hold]:
             text += f" and at most {max(held.view.lane_bytes for held in warm)} bytes for each lane"
         return [Hold(Cause.DEMAND, text, (Unblocker.LEASE_OPENS,), tuple(map(holder_of, warm)), ())]
     return []
+
+
+def _behind(job: Job, fitting: list[Lease]) -> str:
+    """Why it takes none of the free lanes."""
+    streams = sorted(each.job for held in fitting for each in held.jobs.values() if each.streams)
+    if streams:
+        return f"in the others it would wait for the share of stream {streams[0]}"
+    if job.streams:
+        return "a stream takes a lane only if the share for it is free"
+    return "the others are kept for a request that precedes it and streams"
 
 
 def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> list[Hold]:

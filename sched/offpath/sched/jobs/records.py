@@ -100,15 +100,14 @@ class BookSettings:
 @dataclass(slots=True, eq=False)
 class Job:
     """One request. Times are 0 until set. ``attempt`` rises each time it goes back to the queue. ``share``: R on the
-    GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's.
-
+    GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's. ``streams``: its kernel
+    did when it was submitted; while it is queued, the lease ``awaits_lease`` is kept for it, 0 for none.
     ``stack``: jobs of a kernel with the same number may share a launch; 0: it has its own. ``rows``: its part of one.
     ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on. Of the
-    batch whose launch has ended, ``led_by`` is the leader, and ``first_row`` where its rows were.
-
-    ``sequence``: number of the one that it is in, 0 for none; ``is_start``, ``is_end``: it is the first, or the last
-    one there. Of a queued job ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that
-    it waits for. ``is_seated``: the policy does not count its share, since the lane is its sequence's."""
+    batch whose launch has ended, ``led_by`` is the leader, ``first_row`` where its rows were. ``sequence``: number of
+    the one that it is in, 0 for none; ``is_start``, ``is_end``: it is the first, or the last one there. Of a queued job
+    ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that it waits for. ``is_seated``:
+    the policy does not count its share, since the lane is its sequence's."""
 
     job: int
     session: int
@@ -146,6 +145,8 @@ class Job:
     is_held: bool = False
     turn: tuple[int, int] | None = None
     is_seated: bool = False
+    streams: bool = False
+    awaits_lease: int = 0
 
     @property
     def queue_kind(self) -> QueueKind:

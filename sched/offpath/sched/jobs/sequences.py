@@ -20,6 +20,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import EndSequence
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.placing import free_lanes, may_join
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
@@ -112,12 +113,15 @@ class Sequences:
         return True
 
     def turns(self, tenant: Tenant) -> list[Job]:
-        """The heads whose lane is free: the first one for each lane."""
+        """The heads whose lane is free, and who wait for no stream there: the first one for each lane."""
         found = []
         for (number, lane), heap in tenant.turns.items():
-            jobs = self._ledger.leases[number].jobs.values()
-            job = heap.peek()
-            if job is not None and not any(held.placement is not None and held.placement.lane == lane for held in jobs):
+            lease, job = self._ledger.leases[number], heap.peek()
+            if job is None or any(
+                held.placement is not None and held.placement.lane == lane for held in lease.jobs.values()
+            ):
+                continue
+            if may_join(lease, job, self._ledger.sequences[job.sequence].share, tenant):
                 found.append(job)
         return found
 
@@ -155,10 +159,7 @@ class Sequences:
 
     @staticmethod
     def _emptiest(lease: Lease, placed: int) -> int:
-        taken = {job.placement.lane for job in lease.jobs.values() if job.placement is not None}
-        taken |= lease.lost | lease.stale | lease.renewing.keys()
-        free = [lane for lane in range(lease.view.lanes) if lane not in taken or lane == placed]
-        return min(free, key=lambda lane: (lease.sequences.get(lane, 0), lane != placed, lane))
+        return min([*free_lanes(lease), placed], key=lambda lane: (lease.sequences.get(lane, 0), lane != placed, lane))
 
     def launched(self, job: Job) -> None:
         """The head was launched: its worker may hold the sequence's state, if the sequence is still bound."""
