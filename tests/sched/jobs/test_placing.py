@@ -225,6 +225,14 @@ def test_a_kernel_that_streams_on_one_helper_streams_for_all(harness: Harness) -
     assert copies(harness.submit(3, 2, kernel=1)) == []
 
 
+def test_the_time_that_a_reader_takes_refuses_no_later_deadline(harness: Harness) -> None:
+    harness.run(1, 1, kernel=2)
+    harness.result(290_000, 1, 1)
+    ledger = harness.book.ledger
+    assert ledger.jobs[1].state is JobState.COMPLETED
+    assert ledger.tenants["ada"].service.keys() == {1}, "of the plain kernel only"
+
+
 def test_explain_says_what_a_job_with_a_free_lane_waits_for(harness: Harness) -> None:
     def text(job: int) -> str:
         explained = explain(harness.book.ledger.jobs[job], harness.book.ledger, (a100(),), 4_000_000)

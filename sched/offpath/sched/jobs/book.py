@@ -383,7 +383,8 @@ class JobBook:
         if lease.generation != event.generation:
             return
         tenant = self.ledger.tenants[job.demand.tenant]
-        run_ended(tenant.service, job.kernel, now_ns - job.launched_ns, now_ns)
+        if not job.streams:  # its time is its reader's, and predicts nothing
+            run_ended(tenant.service, job.kernel, now_ns - job.launched_ns, now_ns)
         if job.batch is not None:
             lease.running_share -= job.share
             self.batches.ended(job.batch, event, now_ns)
