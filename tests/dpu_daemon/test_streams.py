@@ -223,6 +223,8 @@ def test_a_stream_that_nobody_takes_ends_by_the_limit_on_its_kernel(make_cluster
         with pytest.raises(RequestFailed) as failed:
             next(stream)
         assert (failed.value.status, failed.value.reason) == (Status.FAILED, Reason.KERNEL_OVERRAN)
+        until(lambda: ends(cluster))
+        assert ends(cluster)[0].startswith("closed"), "it was stopped where it waited, not killed"
 
 
 def test_a_drain_lets_a_stream_go_on_to_its_end(make_cluster: Make) -> None:

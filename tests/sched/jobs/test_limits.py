@@ -12,6 +12,7 @@ from offpath.sched.jobs.commands import CloseLease, KillLane, Launch, OpenLease,
 from offpath.sched.jobs.records import MS, PinnedLease
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
+from ..gpus import a100
 from .book_harness import ADA, BOB, SETTINGS, SMALL, BookHarness, ended, opened
 
 PIN = PinnedLease("ada", 0, "3g.20gb", 0)
@@ -32,6 +33,34 @@ def test_a_kernel_that_runs_too_long_fails_and_its_worker_is_killed_while_the_ot
     out = harness.result(104, 2, 1)
     assert out[1:] == (ScrubLane(1, 1, 1),)
     assert harness.send(105, events.LaneScrubbed(1, 1, 1)) == (CloseLease(1, 1, 1, scrub=True),)
+
+
+STREAM = events.Kernel(4, 14, "stream", streams=True)
+
+
+def streaming() -> BookHarness:
+    """With a stream that has run since ms 2."""
+    harness = BookHarness(settings=SHORT, pins=(PIN,), is_joined=False)
+    harness.send(0, events.HelperJoined(1, (a100(),), (events.Kernel(1, 14), STREAM)))
+    harness.warm(1, 1)
+    harness.run(2, 1, kernel=4)
+    return harness
+
+
+def test_a_stream_that_runs_too_long_is_ended_and_its_lease_stays_if_the_kernel_stops() -> None:
+    harness = streaming()
+    assert harness.tick(102) == (ended(1, JobState.FAILED, EndReason.KERNEL_OVERRAN, 100, lease=1),)
+    assert harness.result(103, 1, 1, EndReason.DAEMON_RESTARTED) == ()
+    assert harness.tick(500) == ()
+    assert harness.state(1) is LeaseState.WARM
+
+
+def test_the_worker_of_a_stream_that_runs_too_long_and_does_not_stop_is_killed() -> None:
+    harness = streaming()
+    harness.tick(102)
+    assert harness.tick(121) == ()
+    assert harness.tick(122) == (KillLane(1, 0, 1, 1), ScrubLane(1, 1, 1))
+    assert harness.state(1) is LeaseState.SCRUBBING
 
 
 def test_an_idempotent_kernel_that_overran_is_not_tried_again() -> None:

@@ -27,6 +27,8 @@ def _due_ns(job: Job, settings: BookSettings) -> int:
     launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
     is_spared = job.state is JobState.EXPIRED and not settings.kills_expired
     answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
+    if answered_ns and job.reason is EndReason.KERNEL_OVERRAN:
+        return answered_ns  # a stream: its worker is stopped first
     if is_spared or not answered_ns:
         return launched_ns
     return min(launched_ns or answered_ns, answered_ns)
@@ -113,8 +115,13 @@ class Limits:
         return launch_due_ns(job, self._ledger.settings) if job.is_running else 0
 
     def _overran(self, job: Job, lease: Lease, now_ns: int) -> None:
-        """Kill the worker of an endless kernel at once instead of when the lease has drained. Other lanes finish."""
+        """Kill the worker of an endless kernel at once instead of when the lease has drained. Other lanes finish. A
+        stream is answered first, which stops its kernel where that waits for its reader: only one that runs on is
+        killed, after the time for answered jobs."""
         assert job.placement is not None
+        if job.streams and job.state < FIRST_TERMINAL and job.batch is None and self._ledger.settings.linger_ns:
+            self._end(job, JobState.FAILED, EndReason.KERNEL_OVERRAN, now_ns)
+            return
         lane = job.placement.lane
         self._leasing.kill_lane(lease, lane)
         for member in list(job.members):
