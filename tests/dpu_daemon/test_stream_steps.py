@@ -23,6 +23,7 @@ from offpath.bindings.wire.header import (
     Tensor,
     pack_tensors,
 )
+from offpath.dpu_daemon.operation.recovery import _has_answer as has_answer
 from offpath.dpu_daemon.operation.recovery import restore_stream
 from offpath.dpu_daemon.requests import streams
 from offpath.dpu_daemon.requests.answers import Answers
@@ -106,7 +107,7 @@ class StreamSteps(RuleBasedStateMachine):
         self.taken: list[bytes] = []
         self.outcome: Result | RequestFailed | None = None
         self.has_arrived = False
-        self.is_ended = False
+        self.is_ended = self.is_away = False
         self.daemon()
 
     def daemon(self) -> None:
@@ -114,7 +115,7 @@ class StreamSteps(RuleBasedStateMachine):
         self.replies: list[bytes] = []
         self.copies: list[Any] = []
         self.has_arrived = False
-        job = SimpleNamespace(stages=lambda *times: (0,) * 6)
+        job = SimpleNamespace(accepted_ns=0, placed_ns=0, copied_ns=0, launched_ns=0)
         ledger: Any = SimpleNamespace(
             jobs={JOB: job}, leaving={}, is_still_running=lambda job: not self.worker.has_ended
         )
@@ -136,7 +137,7 @@ class StreamSteps(RuleBasedStateMachine):
 
     def ring(self, slot: int) -> None:
         assert not self.has_arrived, "one doorbell for each answer"
-        self.has_arrived = True
+        self.has_arrived = not self.is_away
 
     def on_wait(self, wait_ms: int) -> None: ...
 
@@ -173,7 +174,8 @@ class StreamSteps(RuleBasedStateMachine):
 
     def end(self, state: JobState, reason: EndReason) -> None:
         self.is_ended = True
-        self.answers.write(commands.Answer(JOB, 1, state, reason, 0, 1, GENERATION, (0,) * 6))
+        self.command = commands.Answer(JOB, 1, state, reason, 0, 1, GENERATION, (0,) * 6)
+        self.answers.write(self.command)
 
     @property
     def untaken(self) -> bool:
@@ -223,19 +225,40 @@ class StreamSteps(RuleBasedStateMachine):
     def somebody_cancels(self) -> None:
         self.end(JobState.CANCELLED, EndReason.CANCELLED_BY_OPERATOR)
 
-    @precondition(lambda self: not self.is_ended)
-    @rule(is_delivered=st.booleans())
-    def daemon_is_killed(self, is_delivered: bool) -> None:
-        """What it had sent to the worker may have arrived. Then the requester comes back, and the worker."""
+    @precondition(lambda self: self.outcome is None)
+    @rule(is_delivered=st.booleans(), is_worker_first=st.booleans(), is_torn=st.booleans())
+    def daemon_is_killed(self, is_delivered: bool, is_worker_first: bool, is_torn: bool) -> None:
+        """What it had sent to the worker may have arrived, and it may have died while it wrote the last header. Then
+        the requester comes back, and the worker, in either order."""
         while is_delivered and self.replies:
             self.worker_hears()
+        if is_torn and self.has_arrived and not self.is_ended:
+            self.memory.bytes[24:64] = bytes(40)
         self.daemon()
+        self.is_away = True
         restore_stream(self, self.ref)  # type: ignore[arg-type]
-        self.answers.streams.resumed(self.ref, self.table.unanswered()[0][1])
-        if self.ref.is_in_slot:
-            self.has_arrived = True
-        if self.worker.is_waiting or self.worker.has_ended:
-            self.answers.arrived(self.link, host.parse_result(self.worker.last))
+        if self.is_ended:
+            self.decided_before()
+        for is_worker in (is_worker_first, not is_worker_first):
+            if is_worker and (self.worker.is_waiting or self.worker.has_ended):
+                self.answers.arrived(self.link, host.parse_result(self.worker.last))
+            elif not is_worker:
+                self.is_away = False
+                if not self.ref.is_answered:
+                    self.answers.streams.resumed(self.ref, self.table.unanswered()[0][1])
+                self.has_arrived = self.has_arrived or self.ref.is_in_slot
+
+    def decided_before(self) -> None:
+        """As `Recovery`: the book has the end."""
+        job: Any = SimpleNamespace(request_id=HEADER.request_id)
+        self.ref.is_answered = has_answer(self, 0, job)  # type: ignore[arg-type]
+        if self.ref.is_answered:
+            del self.answers.refs[JOB]
+            self.answers.leaving[JOB] = self.ref
+        elif self.command.state is JobState.FAILED:
+            self.answers.unwritten[JOB] = self.command
+        else:
+            self.answers.write(self.command)
 
     # -- promises -------------------------------------------------------------------------------------------------
     @invariant()
@@ -263,7 +286,7 @@ class StreamSteps(RuleBasedStateMachine):
         if isinstance(self.outcome, Result):
             assert len(self.taken) == len(self.worker.sizes), "COMPLETED with a gap"
         elif self.outcome.status is Status.FAILED:
-            assert self.outcome.reason.name in ("RESULT_TOO_LARGE", "COPY_FAILED", "DAEMON_RESTARTED")
+            assert self.outcome.reason.name in ("RESULT_TOO_LARGE", "COPY_FAILED", "DAEMON_RESTARTED", "KERNEL_OVERRAN")
 
 
 TestStreamSteps = StreamSteps.TestCase
@@ -273,3 +296,45 @@ TestStreamSteps.settings = settings(max_examples=300, stateful_step_count=40, de
 @pytest.fixture(autouse=True)
 def no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams.asyncio, "get_running_loop", lambda: SimpleNamespace(call_soon=lambda *call: None))  # type: ignore[attr-defined]
+
+
+def restarted(sizes: list[int], answers: int) -> StreamSteps:
+    """A daemon that restarted after so many answers were taken; neither worker nor requester is back."""
+    steps = StreamSteps()
+    steps.begin(sizes=sizes)
+    for _ in range(answers):
+        steps.worker_speaks()
+        steps.requester_takes()
+        steps.worker_hears()
+    steps.daemon()
+    restore_stream(steps, steps.ref)  # type: ignore[arg-type]
+    return steps
+
+
+def test_a_worker_is_stopped_whose_stream_was_ended_before_a_restart() -> None:
+    steps = restarted([SMALL] * 4, 1)
+    end = commands.Answer(JOB, 1, JobState.FAILED, EndReason.KERNEL_OVERRAN, 0, 1, GENERATION, (0,) * 6)
+    steps.answers.unwritten[JOB] = end
+    steps.answers.streams.resumed(steps.ref, 1)
+    steps.worker_speaks()
+    (reply,) = [host.parse_proceed(reply) for reply in steps.replies]
+    assert (reply.is_stop, steps.has_arrived) == (True, False), "no answer after the end"
+    steps.is_ended = True
+    steps.teardown()
+    assert isinstance(steps.outcome, RequestFailed)
+    assert steps.outcome.reason.name == "KERNEL_OVERRAN"
+
+
+@pytest.mark.parametrize("lie", [0, 1, 5])
+@pytest.mark.parametrize("answers", [2, 3], ids=["an answer follows", "the end follows"])
+def test_a_requester_that_lies_about_what_it_took_costs_its_stream_and_not_the_worker(lie: int, answers: int) -> None:
+    steps = restarted([SMALL] * 3, answers)
+    assert steps.ref.stream is not None
+    steps.ref.stream.written = None  # it spoilt the header of the answer in its slot
+    steps.answers.streams.resumed(steps.ref, lie)
+    steps.worker_speaks()
+    while steps.replies:
+        steps.worker_hears()
+    steps.teardown()
+    assert isinstance(steps.outcome, RequestFailed)
+    assert steps.outcome.reason.name == "DAEMON_RESTARTED"

@@ -189,6 +189,7 @@ class Recovery:
         answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
         daemon.requests.answers.unwritten[job.job] = answer
         is_empty = ref.stream is not None and job.state is JobState.COMPLETED
+        is_empty |= job.reason is EndReason.KERNEL_OVERRAN
         if job.state not in _WITH_RESULT or not job.launches or is_empty:
             del daemon.requests.answers.unwritten[job.job]
             daemon.requests.answers.write(answer)

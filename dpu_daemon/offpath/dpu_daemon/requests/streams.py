@@ -34,6 +34,7 @@ class Owner(Protocol):
     """The answers of all requests, of which these are a part."""
 
     held: dict[int, commands.Answer]
+    unwritten: dict[int, commands.Answer]
 
     def fetch(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Copy a result out of the lane; it then goes to `Streams.fetched`."""
@@ -69,16 +70,21 @@ class Streams:
         if stream.link is link:
             raise HostMessageError("second_result", str(result.job))
         unpack_tensors(result.tensors, result.result_bytes)  # a requester that cannot read it could not take it
-        is_repeated, stream.is_restored = stream.is_restored and result.number == stream.written, False
+        is_restored, stream.is_restored = stream.is_restored, False
+        is_repeated = is_restored and result.number == stream.written
         if stream.written is None:  # a restart while its header was being written: it is this one, or the one before
             stream.written = result.number - 1
         stream.link, stream.number = link, result.number
-        if stream.failed is not None or ref.job in self._owner.held:
+        if stream.failed is not None or ref.job in self._owner.held or ref.job in self._owner.unwritten:
             self._stop(ref, stream)
         elif is_repeated:
             if stream.is_taken:
                 self._go_on(ref, stream)
         elif result.number != stream.written + 1:
+            if is_restored:  # the number came from the requester's memory, or from the requester
+                stream.failed = EndReason.DAEMON_RESTARTED
+                self._stop(ref, stream)
+                return
             raise HostMessageError("answer_number", f"{result.number} after {stream.written}")
         elif result.result_bytes > ref.session.fabric.result_bytes:
             text = f"an answer of {result.result_bytes} bytes; the session allows {ref.session.fabric.result_bytes}"
@@ -99,7 +105,10 @@ class Streams:
             raise HostMessageError("second_result", str(result.job))
         if not result.is_inline or (result.status == host.RESULT_OK and (result.result_bytes or result.tensors)):
             raise HostMessageError("last_answer", f"{result.result_bytes} bytes at the end of a stream")
-        if result.status == host.RESULT_OK and result.number != stream.written:
+        is_restored, stream.is_restored = stream.is_restored, False
+        if result.status == host.RESULT_OK and is_restored and result.number != stream.written:
+            stream.failed = EndReason.DAEMON_RESTARTED  # the number came from the requester
+        elif result.status == host.RESULT_OK and result.number != stream.written:
             raise HostMessageError("answer_number", f"the end after {result.number} answers; written {stream.written}")
         reason = RESULT_REASON[result.status]
         if stream.failed is not None:
