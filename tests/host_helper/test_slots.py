@@ -413,6 +413,16 @@ def test_an_answer_that_is_not_the_next_one_ends_a_stream(
     assert outcome.status is Status.OUTCOME_UNKNOWN
 
 
+def test_a_stream_that_has_begun_cannot_be_safe_to_retry(session: Session, table: Table) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me", is_stream=True)
+    streamed(session, slot, 1)
+    table.take(slot)
+    session.answer(slot, number=1, status=Status.RETRY_SAFE, reason=Reason.HELPER_LOST)
+    _, outcome = table.take(slot)
+    assert isinstance(outcome, RequestFailed)
+    assert outcome.status is Status.OUTCOME_UNKNOWN, "or the requester would repeat the request, and yield 1 again"
+
+
 def test_an_end_that_is_no_success_may_come_after_any_answer(session: Session, table: Table) -> None:
     slot = table.fill(1, [], DEFAULT_OPTIONS, "me", is_stream=True)
     session.answer(slot, request_id=0, status=Status.REJECTED, reason=Reason.BAD_HEADER)

@@ -275,7 +275,8 @@ class SlotTable(Generic[_W]):
                 raise HeaderError("number", "an answer of a stream for a request that wants none")
             return False
         is_whole = answer.number == taken + answer.has_more and (answer.request_id == self._ids[slot])
-        if not is_whole and (answer.has_more or answer.status is Status.COMPLETED):
+        is_refused = answer.status is Status.RETRY_SAFE and taken > 0  # a second run would repeat what was taken
+        if is_refused or (not is_whole and (answer.has_more or answer.status is Status.COMPLETED)):
             raise HeaderError("number", f"answer {answer.number} of a stream after {taken}")
         if answer.has_more:
             self._streams[slot] = answer.number
