@@ -117,9 +117,10 @@ class Answers:
 
     def _drain(self, request: admin.DrainRequest) -> admin.Drained:
         self._daemon.drain(request.is_on)
+        held = self._daemon.requests.answers.held  # ends of streams whose requesters have not taken the answer before
         return admin.Drained(
-            is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger),
-            unanswered=self._ledger.unanswered, leaving=len(self._ledger.leaving),
+            is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger) and not held,
+            unanswered=self._ledger.unanswered + len(held), leaving=len(self._ledger.leaving),
             limit_ms=self._daemon.settings.config.limits.drain_ms,
         )  # fmt: skip
 
