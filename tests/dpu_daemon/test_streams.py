@@ -20,6 +20,7 @@ from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import AsyncRequester, Options, Requester, RequestFailed, RequestTimeout
+from offpath.host_helper.errors import SlotsHeld
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of
 from ..support.clusters import Make, seconds
@@ -227,6 +228,42 @@ def test_a_stream_that_nobody_takes_ends_by_the_limit_on_its_kernel(make_cluster
         assert ends(cluster)[0].startswith("closed"), "it was stopped where it waited, not killed"
 
 
+def test_a_request_that_needs_the_slot_of_the_stream_around_it_is_refused(make_cluster: Make) -> None:
+    cluster = started(make_cluster)
+    with cluster.connect("ada", slots=1) as requester:
+        stream = requester.stream("count", wish(3), timeout=TIMEOUT)
+        assert int(next(stream).array[0]) == 1
+        with pytest.raises(SlotsHeld, match="all 1 slots"):
+            requester.submit("echo", seconds(5))
+        assert numbers(stream) == [2, 3]
+        assert requester.submit("echo", seconds(5), timeout=TIMEOUT).array == 5
+
+
+def test_a_request_that_waits_for_the_slot_of_a_stream_has_its_own_timeout(make_cluster: Make) -> None:
+    cluster = started(make_cluster)
+
+    async def main() -> None:
+        token = str(cluster.folder / "ada.token")
+        async with await AsyncRequester.open(cluster.address, tenant="ada", token_file=token, slots=1) as requester:
+            stream = requester.stream("count", wish(3), timeout=TIMEOUT)
+            assert int((await anext(stream)).array[0]) == 1
+            with pytest.raises(RequestTimeout):
+                await requester.submit("echo", seconds(5), timeout=0.2)
+            assert [int(each.array[0]) async for each in stream] == [2, 3]
+
+    asyncio.run(main())
+
+
+def test_the_next_answer_of_a_closed_requester_is_a_typed_error(make_cluster: Make) -> None:
+    cluster = started(make_cluster)
+    with cluster.connect("ada") as requester:
+        stream = requester.stream("count", wish(3), timeout=TIMEOUT)
+        assert int(next(stream).array[0]) == 1
+        until(lambda: requester.poll(0.1))
+    with pytest.raises(RequestFailed, match="closed here"):
+        next(stream)
+
+
 def test_a_drain_lets_a_stream_go_on_to_its_end(make_cluster: Make) -> None:
     cluster = started(make_cluster)
     with cluster.connect("ada") as requester, AdminClient(str(cluster.run_folder)) as operator:
@@ -237,6 +274,21 @@ def test_a_drain_lets_a_stream_go_on_to_its_end(make_cluster: Make) -> None:
             next(requester.stream("count", wish(1), timeout=TIMEOUT))
         assert (failed.value.status, failed.value.reason) == (Status.REJECTED, Reason.DRAINING)
         assert numbers(stream) == [*range(2, 21)]
+        until(lambda: operator.query(admin.DrainRequest(is_on=True), admin.Drained).is_drained)
+
+
+def test_a_drain_waits_for_the_end_of_a_stream_to_be_written(make_cluster: Make) -> None:
+    cluster = started(make_cluster)
+    with cluster.connect("ada") as requester, AdminClient(str(cluster.run_folder)) as operator:
+        stream = requester.stream("count", wish(2), timeout=TIMEOUT)
+        assert int(next(stream).array[0]) == 1
+        until(lambda: operator.query(admin.StatisticsRequest(), admin.Statistics).counters["stream_answers"] == 2)
+        operator.query(admin.CancelRequest(job=1), admin.Cancelled)
+        drained = operator.query(admin.DrainRequest(is_on=True), admin.Drained)
+        assert (drained.is_drained, drained.unanswered) == (False, 1), "the second answer is in the slot"
+        assert int(next(stream).array[0]) == 2
+        with pytest.raises(RequestFailed):
+            next(stream)
         until(lambda: operator.query(admin.DrainRequest(is_on=True), admin.Drained).is_drained)
 
 

@@ -3,6 +3,7 @@
 OffpathError
 ├── RequestFailed        a request ended in a terminal state other than COMPLETED
 ├── RequestTimeout       no answer within the timeout; the request was cancelled
+├── SlotsHeld            each slot holds an answer of a stream that its reader must take first
 ├── UnknownKernel        no helper serves a kernel of this name
 └── PayloadTooLarge      the arrays do not fit a slot of the session
 """
@@ -31,6 +32,11 @@ class RequestFailed(OffpathError):
 
 class RequestTimeout(OffpathError):
     """The timeout passed; a cancel was sent, and a late answer is dropped."""
+
+
+class SlotsHeld(OffpathError):
+    """No slot can become free: each has an answer of a stream that this requester has not taken. Take the answers,
+    close a stream, or connect with more ``slots``."""
 
 
 class UnknownKernel(OffpathError):

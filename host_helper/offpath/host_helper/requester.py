@@ -21,7 +21,7 @@ from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immedi
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.signatures import KernelSignature
-from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
+from offpath.host_helper.errors import RequestFailed, RequestTimeout, SlotsHeld, UnknownKernel
 from offpath.host_helper.negotiate import Negotiation, Tls
 from offpath.host_helper.pending import Pending
 from offpath.host_helper.resume import Return, Way, outcome_of
@@ -131,7 +131,8 @@ class Requester:
             timeout: seconds in all, including the wait for a free slot and the caller's own time; None: no limit.
 
         Raises: as `submit`. RequestFailed with STREAM_MISMATCH: the kernel does not stream. After an error nothing
-        follows; the answers before it are good.
+        follows; the answers before it are good. SlotsHeld, also of `submit` and `begin`: all slots have answers of
+        streams that were not taken.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for attempt in range(RETRIES + 1):
@@ -170,6 +171,7 @@ class Requester:
     ) -> Pending:
         number = self._kernel_number(kernel, deadline)
         while self._gone is None and (self._lost is not None or not self._slots.has_room()):
+            self._check_slots()
             self._poll_until(deadline)
         if self._gone is not None:
             raise self._gone
@@ -179,6 +181,15 @@ class Requester:
             faults.hit("requester.filled")
         self.ring(slot)
         return pending
+
+    def _check_slots(self) -> None:
+        """Raises: SlotsHeld: waiting for a slot would never end."""
+        waiters = self._slots.waiters.values()
+        if self.is_connected and waiters and all(each.has_answer and not each.is_abandoned for each in waiters):
+            raise SlotsHeld(
+                f"all {len(waiters)} slots have answers of streams that were not taken: take them, close a stream, or "
+                "connect with more slots"
+            )
 
     def _kernel_number(self, name: str, deadline: float | None) -> int:
         """As `kernel_id`. A lost connection is resumed first, because its welcome lists the kernels."""
@@ -328,6 +339,9 @@ class Requester:
         """Close the session; the daemon cancels the requests in flight. Idempotent."""
         if not self._closed:
             self._closed = True
+            for pending in self._slots.waiters.values():
+                if pending.has_answer:  # of a stream: its memory is about to be unmapped
+                    pending.outcome = daemon_gone("the session was closed here")
             self._link.session.close()
             self._link.negotiation.close()
 

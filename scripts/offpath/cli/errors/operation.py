@@ -317,6 +317,11 @@ ENTRIES: Final = (
             "no answer within the caller's timeout; the request was cancelled",
             "`offpath request explain`",
         ),
+        (
+            "SlotsHeld",
+            "each slot has an answer of a stream that its requester has not taken, so no slot can become free",
+            "take the answers, close a stream, or connect with more `slots`",
+        ),
         ("UnknownKernel", "no helper serves a kernel of this name", "start the helper that does"),
         (
             "TensorRejected",
