@@ -236,7 +236,9 @@ def several_answers(client: Any, headers: Any) -> dict[str, Any]:
     def got(result: Any, error: Any) -> Any:
         if error is not None:
             return str(error)
-        final = result.get_response().parameters["triton_final_response"].bool_param
+        parameters = result.get_response().parameters
+        assert "triton_final_response" in parameters
+        final = parameters["triton_final_response"].bool_param
         value = result.as_numpy("value")
         return [final, None if value is None else value.tolist()]
 

@@ -11,10 +11,13 @@ import grpc
 import numpy as np
 import pytest
 
+from offpath.bindings.wire import admin
+from offpath.cli.admin_client import AdminClient
 from offpath.host_helper.gateway.grpc_server import METHODS, STREAM
 from offpath.host_helper.gateway.messages import SERVICE, classes
 
 from ...support.certificates import Authority
+from ...support.cluster import Cluster
 from .conftest import Open
 from .rig import ROWS, Rig, until
 
@@ -225,8 +228,8 @@ async def test_a_stream_that_is_cancelled_ends_its_requests(ada: Stub, gateway: 
     assert (await ada.call("ServerMetadata")).name == "offpath"
 
 
-def counting(answers: int, pause_s: float = 0.0, fails_at: int = 0, **fields: Any) -> Any:
-    wish = np.array([answers, 3, pause_s, fails_at], np.float64)
+def counting(answers: int, pause_s: float = 0.0, fails_at: int = 0, size: int = 3, **fields: Any) -> Any:
+    wish = np.array([answers, size, pause_s, fails_at], np.float64)
     return request(wish, "wish", "FP64", "count", **fields)
 
 
@@ -240,6 +243,7 @@ def number(answer: Any) -> int:
 
 
 def is_final(answer: Any) -> bool:
+    assert "triton_final_response" in answer.infer_response.parameters
     final: bool = answer.infer_response.parameters["triton_final_response"].bool_param
     return final
 
@@ -267,6 +271,8 @@ async def test_an_error_ends_the_answers_of_its_request_only(ada: Stub) -> None:
 
     found: dict[str, list[Any]] = {"bad": [], "good": []}
     async for answer in ada.stream(requests()):
+        assert (answer.infer_response.model_name, answer.infer_response.model_version) == ("count", "1")
+        assert is_final(answer) == bool(answer.error_message)
         found[answer.infer_response.id].append(answer.error_message or number(answer))
     assert found["good"] == [1, 2, 3, 4]
     assert found["bad"][:2] == [1, 2]
@@ -283,10 +289,20 @@ async def test_a_cancelled_stream_of_answers_ends_its_request(ada: Stub, gateway
     assert [number(answer) async for answer in ada.stream(once(counting(2)))] == [1, 2]
 
 
-async def test_a_client_that_takes_no_answers_holds_its_request_back(ada: Stub, gateway: Rig) -> None:
-    call = ada.stream(once(counting(1 << 30)))
+async def test_a_client_that_takes_no_answers_holds_its_request_back(ada: Stub, gateway: Rig, cluster: Cluster) -> None:
+    call = ada.stream(once(counting(1 << 30, size=20_000)))
     assert number(await call.read()) == 1
-    await asyncio.sleep(0.5)
+    given, before = 1, 0
+    with AdminClient(str(cluster.run_folder)) as operator:
+        for _ in range(20):  # what gRPC and the network hold fills up
+            await asyncio.sleep(0.5)
+            before, given = (
+                given,
+                operator.query(admin.StatisticsRequest(), admin.Statistics).counters["stream_answers"],
+            )
+            if given == before:
+                break
+    assert given == before, "the kernel waits"
     tenant = gateway.gateway.tenants.by_name["ada"]
     assert tenant._pending == 1
     call.cancel()

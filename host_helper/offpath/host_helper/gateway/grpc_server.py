@@ -189,7 +189,7 @@ def _token(metadata: Any) -> str | None:
 class _Stream:
     """The requests of one stream, of which `_MOST_STREAMED` are answered at once, each with one answer at a time that
     the client has not taken. ``answers``: each with what to call when it was taken; None: no more. ``identify``: the
-    client's tenant, asked for each request, because a reload may change it."""
+    client's tenant, determined for each request, because a reload may change it."""
 
     def __init__(self, identify: Callable[[Any], Tenant], context: Any) -> None:
         self.answers: asyncio.Queue[tuple[Any, Callable[[], None]] | None] = asyncio.Queue()
@@ -213,31 +213,33 @@ class _Stream:
             self.answers.put_nowait(None)
 
     async def _answer(self, tenant: Tenant, request: Any) -> None:
-        """Answer a request. Its last message gives its room back, if there is one."""
+        """Answer a request. Its last message gives its room back, if there is one. The message of an error has the
+        request's id, and if it ran, its model and that it is final, as Triton's has."""
         message = classes().ModelStreamInferResponse
+        failed = message()
+        failed.infer_response.id = request.id
         try:
-            if tenant.models.find(request.model_name, request.model_version).streams:
-                response = await self._answers(tenant, request)
-            else:
-                response = await _infer(tenant, request, self._context)
+            call = await _call(tenant, request, self._context)
+            failed.infer_response.CopyFrom(_final(grpc_calls.written(call, ())))
+            response = await (self._answers(tenant, call, request) if call.model.streams else _inferred(tenant, call))
         except Refused as refused:
-            answer = message(error_message=refused.text)
-            answer.infer_response.id = request.id
+            failed.error_message = refused.text
+            response = None
         except Exception:
             logger.exception("a request was not answered", extra={"code": "gateway_bug"})
-            answer = message(error_message="internal error; the gateway's log has it")
+            failed.error_message = "internal error; the gateway's log has it"
+            response = None
+        if response is not None:
+            self.answers.put_nowait((message(infer_response=_final(response)), self._room.release))
+        elif failed.error_message:
+            self.answers.put_nowait((failed, self._room.release))
         else:
-            if response is None:
-                self._room.release()
-                return
-            response.parameters[_IS_FINAL].bool_param = True
-            answer = message(infer_response=response)
-        self.answers.put_nowait((answer, self._room.release))
+            self._room.release()
 
-    async def _answers(self, tenant: Tenant, request: Any) -> Any:
+    async def _answers(self, tenant: Tenant, call: Call, request: Any) -> Any:
         """Answer a request of a model that streams. Returns the empty message at its end; None: the client does not
-        want that. Raises: Refused."""
-        call = await _call(tenant, request, self._context)
+        want that. An answer is taken from the daemon, and written to regions, once the message of the one before was
+        written to the client's stream. Raises: Refused."""
         try:
             async with contextlib.aclosing(tenant.stream(call)) as answers:
                 async for outputs in answers:
@@ -252,6 +254,11 @@ class _Stream:
             call.end()
 
 
+def _final(response: Any) -> Any:
+    response.parameters[_IS_FINAL].bool_param = True
+    return response
+
+
 async def _call(tenant: Tenant, request: Any, context: Any) -> Call:
     """Raises: Refused."""
     model = tenant.models.find(request.model_name, request.model_version)
@@ -262,11 +269,10 @@ async def _call(tenant: Tenant, request: Any, context: Any) -> Call:
 async def _unary(tenant: Tenant, request: Any, context: Any) -> Any:
     if tenant.models.find(request.model_name, request.model_version).streams:
         raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-    return await _infer(tenant, request, context)
+    return await _inferred(tenant, await _call(tenant, request, context))
 
 
-async def _infer(tenant: Tenant, request: Any, context: Any) -> Any:
-    call = await _call(tenant, request, context)
+async def _inferred(tenant: Tenant, call: Call) -> Any:
     try:
         return grpc_calls.written(call, await tenant.infer(call))
     finally:

@@ -1,0 +1,52 @@
+"""A stream's messages, one by one: what is written to a client's regions, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpath.host_helper.gateway import grpc_server
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The answers that were taken from the daemon, and so written to regions."""
+    pytest.importorskip("grpc")
+    model = SimpleNamespace(streams=True, name="count", version=1)
+    call = SimpleNamespace(model=model, id="r", end=lambda: None)
+
+    async def called(*given: Any) -> Any:
+        return call
+
+    monkeypatch.setattr(grpc_server, "_call", called)
+    return []
+
+
+async def once(made: Any) -> AsyncIterator[Any]:
+    yield made
+
+
+def test_an_answer_is_written_to_regions_once_the_message_before_was_written_to_the_stream(written: list[int]) -> None:
+    async def answers(call: Any) -> AsyncIterator[tuple[()]]:
+        for number in (1, 2, 3):
+            written.append(number)
+            yield ()
+
+    async def main() -> None:
+        stream = grpc_server._Stream(lambda context: SimpleNamespace(stream=answers), None)  # type: ignore[arg-type, return-value]
+        request = grpc_server.classes().ModelInferRequest(model_name="count", id="r")
+        reader = asyncio.ensure_future(stream.read(once(request)))
+        for number in (1, 2, 3):
+            message = await stream.answers.get()
+            await asyncio.sleep(0.01)
+            assert written == [*range(1, number + 1)], "the next one waits"
+            assert message is not None
+            message[1]()
+        assert await stream.answers.get() is None
+        await reader
+
+    asyncio.run(main())
