@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.ports import NEXT_NUMBER_MASK
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
@@ -262,6 +263,27 @@ def test_the_next_answer_of_a_closed_requester_is_a_typed_error(make_cluster: Ma
         until(lambda: requester.poll(0.1))
     with pytest.raises(RequestFailed, match="closed here"):
         next(stream)
+
+
+def test_a_dead_requester_whose_stream_has_ended_makes_room_for_the_next(make_cluster: Make) -> None:
+    cluster = make_cluster({"ada": {"max_sessions": 1}}, durability={"resume_ttl_s": 60})
+    cluster.start_helper({"OFFPATH_TEST_STREAMS": str(cluster.folder / "streams")})
+    requester = cluster.connect("ada")
+    stream = requester.stream("count", wish(1 << 30), options=Options(budget_ms=500))
+    assert int(next(stream).array[0]) == 1
+    until(lambda: ends(cluster))
+    requester._link.session.close()
+    requester._link.negotiation.abandon()
+    requester._closed = True
+
+    def connected() -> Requester | None:
+        try:
+            return cluster.connect("ada")
+        except NegotiationRefused:
+            return None
+
+    with until(connected) as other:
+        assert numbers(other.stream("count", wish(2), timeout=TIMEOUT)) == [1, 2]
 
 
 def test_a_drain_lets_a_stream_go_on_to_its_end(make_cluster: Make) -> None:

@@ -193,7 +193,8 @@ class Admission:
                 return
             if grant.tenant is not tenant or grant.waiting is None or grant.live is None:
                 continue
-            if all(ref.is_answered for ref in grant.live.refs()):
+            ended = self._daemon.requests.answers.held  # of streams, whose last answers wait for their slots
+            if all(ref.is_answered or (ref.stream is not None and ref.job in ended) for ref in grant.live.refs()):
                 self.end(grant, None)
 
     def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[negotiating.Resumed]) -> None:
