@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from offpath.bindings.wire import host
 from offpath.host_helper.kernels import Kernel
 from offpath.host_helper.streaming import END, Values
+from offpath.host_helper.worker import Worker
 
 
 def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:
@@ -75,3 +78,15 @@ def test_what_the_kernel_raises_passes_and_ends_it() -> None:
     with pytest.raises(RuntimeError, match="second"):
         values.next()
     assert values.next() is END
+
+
+def test_a_closed_stream_has_no_work_left_on_the_device() -> None:
+    notes: list[str] = []
+    worker = Worker.__new__(Worker)
+    worker._lane = SimpleNamespace(synchronize=lambda: notes.append("synchronized"))  # type: ignore[assignment]
+    job: Any = SimpleNamespace(values=Values(kernel(counting), (9, notes), 0))
+    job.values.next()
+    assert worker._close(job).status == host.RESULT_STOPPED
+    assert notes == ["begun", "closed", "synchronized"]
+    worker._close(job)
+    assert notes == ["begun", "closed", "synchronized"], "it was closed before"

@@ -1,7 +1,7 @@
 """A lane's worker process: owns the lane's memory, acquires, launches, answers, scrubs. Blocks on its channel only.
 
 The supervisor forks it before threads, an event loop or CUDA exist in it. It has its own connection to the daemon, so
-a launch takes one hop. It never outlives its supervisor or its channel.
+a launch takes one hop. It never outlives its supervisor or its channel, but for the clean-up of a stream's kernel.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Worker:
         try:
             self._serve_until_released(connector, context)
         finally:
-            if self._job is not None and self._job.values is not None:
+            if self._job is not None and self._job.values is not None and not self._is_device_lost:
                 self._outcome(self._job, self._close)
 
     def _serve_until_released(self, connector: HostConnector, context: LaneContext) -> None:
@@ -274,14 +274,14 @@ class Worker:
         try:
             stored = compute(job)
         except Exception as fault:  # boundary to user code: report it, keep serving unless the device failed
+            with contextlib.suppress(Exception):  # of ``post``, or of a value that cannot be sent: its kernel is open
+                self._close(job)
             self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
             finished = time.monotonic_ns()
             stored = _failed(host.RESULT_KERNEL_RAISED, summary(fault))
             kernel = self._kernels.get(job.launch.kernel_id)
             name = kernel.name if kernel is not None else f"#{job.launch.kernel_id}"
             self._raised.note(fault, name, job.launch.job, now_ns=finished)
-            with contextlib.suppress(Exception):  # of ``post``, or of a value that cannot be sent: its kernel is open
-                self._close(job)
         if stored.status != host.RESULT_MORE:
             self._sequences.left(job.launch)
         return job.packed(stored, finished or time.monotonic_ns())
@@ -334,12 +334,12 @@ class Worker:
         self._close(job)
         return stored
 
-    @staticmethod
-    def _close(job: _Job) -> Stored:
-        """End a stream whose further answers nobody wants."""
+    def _close(self, job: _Job) -> Stored:
+        """End a stream whose further answers nobody wants, and the work that it queued while it was closed."""
         values, job.values = job.values, None
         if values is not None:
             values.close()
+            self._lane.synchronize()
         return _STOPPED
 
     def _work_ahead(self) -> None:
