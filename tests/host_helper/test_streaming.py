@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offpath.bindings.wire import host
 from offpath.host_helper.kernels import Kernel
+from offpath.host_helper.profiling import MOST_VALUES, _results
 from offpath.host_helper.streaming import END, Values
 from offpath.host_helper.worker import Worker
 
@@ -90,3 +92,18 @@ def test_a_closed_stream_has_no_work_left_on_the_device() -> None:
     assert notes == ["begun", "closed", "synchronized"]
     worker._close(job)
     assert notes == ["begun", "closed", "synchronized"], "it was closed before"
+
+
+def test_a_profile_takes_the_first_values_of_an_endless_stream() -> None:
+    notes: list[str] = []
+
+    def endless(size: int) -> Iterator[Any]:
+        try:
+            while True:
+                yield np.zeros(size)
+        finally:
+            notes.append("closed")
+
+    assert len(list(_results(kernel(endless), (3,), 0))) == MOST_VALUES
+    assert notes == ["closed"]
+    assert len(list(_results(kernel(counting), (5, []), 0))) == 5

@@ -36,6 +36,8 @@ WARM_UP: Final = 3
 BLOCKS: Final = 5
 """Parts of a measurement, of which the median counts: other load on the machine disturbs some."""
 _MOST_RUNS: Final = 10_000_000
+MOST_VALUES: Final = 64
+"""Values that a run takes of a kernel that streams."""
 _LIMIT_S: Final = 300.0
 """Added to the measurement's time: a model may take minutes to load."""
 _ALIGN: Final = 64
@@ -139,9 +141,14 @@ def _runs(
 
 
 def _results(kernel: Kernel, given: Sequence[Any], stream: int) -> Iterator[Any]:
-    """The result, or all values of a kernel that streams."""
+    """The result, or the values of a kernel that streams, which may have no end."""
     if kernel.streams:
-        yield from iter(Values(kernel, given, stream).next, END)
+        values = Values(kernel, given, stream)
+        for _ in range(MOST_VALUES):
+            if (value := values.next()) is END:
+                return
+            yield value
+        values.close()
     else:
         yield call_on_stream(kernel, given, stream) if stream else call_kernel(kernel, given)
 
