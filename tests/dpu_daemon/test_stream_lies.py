@@ -63,9 +63,9 @@ class Streamed:
         return failed.value.status, failed.value.reason
 
     def proceed(self) -> host.Proceed:
-        heard = self.fake.hear(self.lane)
-        assert isinstance(heard, host.Proceed), heard
-        return heard
+        reply = self.fake.hear(self.lane)
+        assert isinstance(reply, host.Proceed), reply
+        return reply
 
     def close(self) -> None:
         self.requester.close()

@@ -120,7 +120,10 @@ class StreamSteps(RuleBasedStateMachine):
             jobs={JOB: job}, leaving={}, is_still_running=lambda job: not self.worker.has_ended
         )
         loop: Any = SimpleNamespace(
-            book=SimpleNamespace(ledger=ledger), on=lambda kind, handler: None, now_ns=lambda: 0, dispatch=self.heard
+            book=SimpleNamespace(ledger=ledger),
+            on=lambda kind, handler: None,
+            now_ns=lambda: 0,
+            dispatch=self.dispatched,
         )
         self.answers = Answers(loop, self, self, Counter())  # type: ignore[arg-type]
         self.ref = JobRef(JOB, self, 0, HEADER)  # type: ignore[arg-type]
@@ -165,7 +168,7 @@ class StreamSteps(RuleBasedStateMachine):
         assert not self.untaken, "a copy over an answer that was not taken"
         self.copies.append((nbytes, done, context))
 
-    def heard(self, event: Any) -> None:
+    def dispatched(self, event: Any) -> None:
         """The book: one result, one end."""
         assert isinstance(event, events.ResultArrived)
         if not self.is_ended:
@@ -185,7 +188,7 @@ class StreamSteps(RuleBasedStateMachine):
     # -- steps ----------------------------------------------------------------------------------------------------
     @precondition(lambda self: not self.worker.is_waiting and not self.worker.has_ended)
     @rule()
-    def worker_speaks(self) -> None:
+    def worker_sends(self) -> None:
         self.answers.arrived(self.link, host.parse_result(self.worker.message()))
 
     @rule()
@@ -194,7 +197,7 @@ class StreamSteps(RuleBasedStateMachine):
 
     @precondition(lambda self: self.replies)
     @rule()
-    def worker_hears(self) -> None:
+    def worker_receives(self) -> None:
         reply = host.parse_proceed(self.replies.pop(0))
         assert (reply.number, self.worker.is_waiting) == (self.worker.number, True), "one reply for each answer"
         self.worker.is_waiting, self.worker.is_closed = False, reply.is_stop
@@ -231,7 +234,7 @@ class StreamSteps(RuleBasedStateMachine):
         """What it had sent to the worker may have arrived, and it may have died while it wrote the last header. Then
         the requester comes back, and the worker, in either order."""
         while is_delivered and self.replies:
-            self.worker_hears()
+            self.worker_receives()
         if is_torn and self.has_arrived and not self.is_ended:
             self.memory.bytes[24:64] = bytes(40)
         self.daemon()
@@ -273,9 +276,9 @@ class StreamSteps(RuleBasedStateMachine):
             return
         for _ in range(100):
             for can, step in (
-                (bool(self.replies), self.worker_hears), (self.has_arrived, self.requester_takes),
+                (bool(self.replies), self.worker_receives), (self.has_arrived, self.requester_takes),
                 (bool(self.copies), lambda: self.copy_ends(False)),
-                (not self.worker.is_waiting and not self.worker.has_ended, self.worker_speaks),
+                (not self.worker.is_waiting and not self.worker.has_ended, self.worker_sends),
             ):  # fmt: skip
                 if can:
                     step()
@@ -303,9 +306,9 @@ def restarted(sizes: list[int], answers: int) -> StreamSteps:
     steps = StreamSteps()
     steps.begin(sizes=sizes)
     for _ in range(answers):
-        steps.worker_speaks()
+        steps.worker_sends()
         steps.requester_takes()
-        steps.worker_hears()
+        steps.worker_receives()
     steps.daemon()
     restore_stream(steps, steps.ref)  # type: ignore[arg-type]
     return steps
@@ -316,7 +319,7 @@ def test_a_worker_is_stopped_whose_stream_was_ended_before_a_restart() -> None:
     end = commands.Answer(JOB, 1, JobState.FAILED, EndReason.KERNEL_OVERRAN, 0, 1, GENERATION, (0,) * 6)
     steps.answers.unwritten[JOB] = end
     steps.answers.streams.resumed(steps.ref, 1)
-    steps.worker_speaks()
+    steps.worker_sends()
     (reply,) = [host.parse_proceed(reply) for reply in steps.replies]
     assert (reply.is_stop, steps.has_arrived) == (True, False), "no answer after the end"
     steps.is_ended = True
@@ -332,9 +335,9 @@ def test_a_requester_that_lies_about_what_it_took_costs_its_stream_and_not_the_w
     assert steps.ref.stream is not None
     steps.ref.stream.written = None  # it spoilt the header of the answer in its slot
     steps.answers.streams.resumed(steps.ref, lie)
-    steps.worker_speaks()
+    steps.worker_sends()
     while steps.replies:
-        steps.worker_hears()
+        steps.worker_receives()
     steps.teardown()
     assert isinstance(steps.outcome, RequestFailed)
     assert steps.outcome.reason.name == "DAEMON_RESTARTED"

@@ -371,7 +371,7 @@ def test_a_lost_worker_ends_a_stream_that_is_not_run_again(make_cluster: Make) -
 
 
 def cut(requester: Requester) -> None:
-    """Both connections break without a word."""
+    """Both connections break, and no side sends a goodbye."""
     requester._link.session._bell.shutdown(2)
     requester._link.negotiation._sock.shutdown(2)
 

@@ -28,7 +28,8 @@ _FLUSH_S: Final = 1.0
 
 def doorbells(slots: int) -> int:
     """Doorbells that an end accepts before it must poll: submit and cancel of every slot, doubled because up to half
-    may be taken and not yet granted again, and a reserve."""
+    may be taken and not yet granted again, and a reserve. A slot of a stream may have a third one on its way, since an
+    abandoned stream rings its cancel and the next answer's; more than fit wait for a grant."""
     return 4 * slots + 16
 
 

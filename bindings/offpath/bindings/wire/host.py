@@ -28,7 +28,7 @@ RESULT_MORE: Final = 5
 """An answer of a stream; the kernel still runs, and waits for a `Proceed`."""
 RESULT_STREAM_MISMATCH: Final = 6
 RESULT_STOPPED: Final = 7
-"""A stream was closed as a `Proceed` said; the daemon knows why, unless it was restarted since."""
+"""A stream was closed by a `Proceed` with the flag to stop; the daemon knows why, unless it was restarted since."""
 LAST_RESULT: Final = RESULT_STOPPED
 """The greatest status."""
 

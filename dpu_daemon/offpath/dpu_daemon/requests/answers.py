@@ -222,13 +222,13 @@ class Answers:
         )
 
     # -- to requesters ------------------------------------------------------------------------------------------------
-    def write(self, command: commands.Answer, *, is_told: bool = True) -> None:
+    def write(self, command: commands.Answer, *, is_delivered: bool = True) -> None:
         """Write the answer to the requester's memory, and ring, once nothing else is in the slot or comes there.
-        ``is_told`` False: the requester's session ends, and what is in the slot stays."""
+        ``is_delivered`` False: the requester's session ends, and what is in the slot stays."""
         ref = self.refs[command.job]
         stream = ref.stream
-        is_told = is_told and not ref.session.is_closed
-        is_in_slot = stream is not None and self.streams.is_in_slot(ref, stream) and is_told
+        is_delivered = is_delivered and not ref.session.is_closed
+        is_in_slot = stream is not None and self.streams.request_ended(ref, stream) and is_delivered
         if is_in_slot or ref.fetching is not None:
             self.held[command.job] = command
             return
@@ -246,7 +246,7 @@ class Answers:
             self._counters["expired_running"] += 1
         status, reason = STATUS[command.state], REASON[command.reason]
         self.stats.answered(ref, command, status, reason, self._book_loop.now_ns())
-        if is_told:
+        if is_delivered:
             tensors, inline, nbytes = b"", b"", 0
             if result is not None and command.state in _WITH_RESULT and command.reason not in _WITHOUT_RESULT:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes

@@ -39,8 +39,8 @@ class Owner(Protocol):
     def fetch(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Copy a result out of the lane; it then goes to `Streams.fetched`."""
 
-    def write(self, command: commands.Answer, *, is_told: bool = True) -> None:
-        """Write a request's last answer, unless nobody is to be told."""
+    def write(self, command: commands.Answer, *, is_delivered: bool = True) -> None:
+        """Write a request's last answer, unless nobody takes it."""
 
 
 class Streams:
@@ -186,7 +186,7 @@ class Streams:
         elif stream.link is not None and self._workers.holds(stream.link):
             self._bring(ref, stream, stream.link, waiting)
 
-    def is_in_slot(self, ref: JobRef, stream: Stream) -> bool:
+    def request_ended(self, ref: JobRef, stream: Stream) -> bool:
         """The request has ended: stop its worker. True: its last answer waits until the one in the slot is taken."""
         stream.waiting = None
         if not stream.is_coming:
@@ -194,12 +194,12 @@ class Streams:
         return not stream.is_free
 
     def session_ends(self, refs: list[JobRef]) -> None:
-        """Nobody will take the answers of these requests. Their last ones are not written: who is told last that its
-        session ends may be reading what is in the slot."""
+        """Nobody will take the answers of these requests. Their last ones are not written: a requester that is
+        not notified yet that its session ends may be reading what is in the slot."""
         for ref in refs:
             is_kept = ref.stream is not None and not ref.stream.is_free
             if is_kept and (held := self._owner.held.pop(ref.job, None)) is not None:
-                self._owner.write(held, is_told=False)
+                self._owner.write(held, is_delivered=False)
 
     # -- to workers ---------------------------------------------------------------------------------------------------
     def _go_on(self, ref: JobRef, stream: Stream) -> None:
