@@ -77,6 +77,8 @@ class Request:
     """Answers of its stream that were written."""
     taken: int = 0
     """Of these, those that it took."""
+    free_ns: int = 0
+    """When it took the last one, or resumed its session since."""
     current: AnswerHeader | None = None
     """The last of them."""
 
@@ -199,6 +201,7 @@ class Judge:
         promise(read == request.current, f"answer {request.given} of {request} changed after it was written")
         promise(request.given == request.taken + 1, f"{request} takes answer {request.given} after {request.taken}")
         request.taken += 1
+        request.free_ns = self._world.loop.now_ns
         answers = streams.answers_of(request.payload)
         if not request.is_lied_about:
             is_right = request.taken <= len(answers) and result == answers[request.taken - 1]
@@ -239,9 +242,10 @@ class Judge:
             limit_ns = self._world.least_kernel_ns
             ran_ns = now_ns - self._launched[request.job][2]
             promise(limit_ns and ran_ns >= limit_ns, f"{request} is said to have overrun after {ran_ns} ns")
-        if request.budget_ns and status is not Status.REJECTED and not request.given:  # a stream's waits to be taken
+        is_honest = request.requester.is_there() and not request.requester.is_hostile
+        if request.budget_ns and status is not Status.REJECTED and (not request.given or is_honest):
             world = self._world
-            late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
+            late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns, request.free_ns)
             promise(late < _WAKE_SLACK_NS + world.late_ns, f"{request} is answered {late} ns after its time")
 
     def answer_taken(self, request: Request, answer: bytes, result: bytes) -> None:

@@ -248,6 +248,8 @@ class SimRequester:
         promise(
             len(resumed) == (len(waiting) if self._lost is not None else 0), f"{self.name}: {resumed} for {waiting}"
         )
+        for request in waiting.values():
+            request.free_ns = self.world.loop.now_ns
         for told in resumed:
             if told.state == "retry_safe":
                 request = waiting[told.request_id]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.config.tables import LINGER_MS
 from offpath.host_helper.worker import Worker
 
 from . import streams
@@ -262,6 +263,8 @@ class SimWorker:
         world = self.world
         since_ns, late_ns, config = self._since
         limit_ns = config.limits.kernel_ms * MS
+        if limit_ns and self._streams():
+            limit_ns += LINGER_MS * MS  # it is stopped first
         ran_ns = world.loop.now_ns - since_ns - (world.late_ns - late_ns)
         is_known = self._end is not None and not self._end.daemon_gone and config is world.config
         is_ending = self.order.generation in world.closing or self.helper.is_cut_off()
