@@ -289,6 +289,18 @@ async def test_a_cancelled_stream_of_answers_ends_its_request(ada: Stub, gateway
     assert [number(answer) async for answer in ada.stream(once(counting(2)))] == [1, 2]
 
 
+async def test_streams_that_are_cancelled_at_any_moment_give_their_slots_back(ada: Stub, gateway: Rig) -> None:
+    tenant = gateway.gateway.tenants.by_name["ada"]
+    for n in range(150):
+        call = ada.stream(once(counting(1 << 30)))
+        assert number(await call.read()) == 1
+        await asyncio.sleep(0.0005 * (n % 5))
+        call.cancel()
+    requester = tenant._requester
+    assert requester is not None
+    await until(lambda: tenant._pending == 0 and not requester._slots.waiters)
+
+
 async def test_a_client_that_takes_no_answers_holds_its_request_back(ada: Stub, gateway: Rig, cluster: Cluster) -> None:
     call = ada.stream(once(counting(1 << 30, size=20_000)))
     assert number(await call.read()) == 1

@@ -64,9 +64,14 @@ class Placing:
         """Take a lane for a job that is not bound to one; the caller launches it there."""
         placement = self._decided(job, tenant, now_ns)
         job.awaits_lease = 0
-        if isinstance(placement, Placement) and not self._is_kept(placement, job, tenant, now_ns):
-            return self._elsewhere(self._ledger.leases[placement.lease], job, tenant, now_ns)
-        return placement
+        if not isinstance(placement, Placement):
+            return placement
+        lease = self._ledger.leases[placement.lease]
+        if not (lease.jobs or job.streams or tenant.queues or tenant.turns):
+            return placement  # the usual case, without the cost of looking
+        if self._is_kept(placement, job, tenant, now_ns):
+            return placement
+        return self._elsewhere(lease, job, tenant, now_ns)
 
     def _decided(self, job: Job, tenant: Tenant, now_ns: int) -> Placement | Refusal:
         if job.demand.share <= 100:
