@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.bindings.errors import DeviceGone
 from offpath.bindings.wire import host
 from offpath.host_helper.kernels import Kernel
 from offpath.host_helper.profiling import MOST_VALUES, _results
 from offpath.host_helper.streaming import END, Values
-from offpath.host_helper.worker import Worker
+from offpath.host_helper.worker import Worker, _Job
 
 
 def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:
@@ -107,3 +108,25 @@ def test_a_profile_takes_the_first_values_of_an_endless_stream() -> None:
     assert len(list(_results(kernel(endless), (3,), 0))) == MOST_VALUES
     assert notes == ["closed"]
     assert len(list(_results(kernel(counting), (5, []), 0))) == 5
+
+
+def test_a_device_that_fails_while_a_worker_computes_ahead_ends_it_after_its_report() -> None:
+    def failing() -> Any:
+        raise DeviceGone("cuStreamSynchronize", 5)
+
+    worker, sent = Worker.__new__(Worker), list[bytes]()
+    connection: Any = SimpleNamespace(send=sent.append)
+    for name, value in {
+        "_lane": SimpleNamespace(synchronize=lambda: None), "_kernels": {}, "_is_device_lost": False,
+        "_is_under_mps": False, "_raised": SimpleNamespace(note=lambda *note, **at: None),
+        "_sequences": SimpleNamespace(left=lambda launch: None),
+    }.items():  # fmt: skip
+        setattr(worker, name, value)
+    worker._job = job = _Job(host.Launch(7, 3, 1, 14, 0, 0, 0, b""), 1)
+    job.values, job.number = SimpleNamespace(next=failing, close=lambda: None), 1  # type: ignore[assignment]
+    worker._report(connection, b"the first answer")
+    assert sent == [b"the first answer"], "its requester takes it"
+    end = worker._proceed(host.pack_proceed(7, 3, 1, False))
+    with pytest.raises(DeviceGone):
+        worker._report(connection, end)
+    assert host.parse_result(sent[1]).status == host.RESULT_KERNEL_RAISED
