@@ -10,8 +10,9 @@ import pytest
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command, Copy, Launch, OpenLease
 from offpath.sched.jobs.explain import explain
+from offpath.sched.jobs.placing import free_lanes
 from offpath.sched.jobs.snapshot import restore, snapshot
-from offpath.sched.jobs.states import EndReason, JobState
+from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 from ..gpus import a100
 from .book_harness import ADA, SETTINGS, BookHarness
@@ -178,7 +179,9 @@ def test_nothing_waits_on_a_lease_that_has_a_stream_and_everything_ends(seed: in
                 running.add(command.job)
             elif isinstance(command, OpenLease):
                 follow(harness.warm(at, command.lease, lanes=command.lanes))
+        free = {warm.view.lease: sorted(warm.free_lanes) for warm in book.ledger.policy.state().leases}
         for lease in book.ledger.leases.values():
+            assert lease.state is not LeaseState.WARM or free[lease.view.lease] == free_lanes(lease)
             assert not (lease.waiting and any(job.streams for job in lease.jobs.values()))
 
     def step() -> None:
