@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .world import World
 
 NAME = "steps"
-IDS = (1, 1, 2, 1 << 63)
-IDLE_MS = (1, 20, 500)
+IDS = (1, 1, 1, 1, 2, 1 << 63)
+_LOST = (Reason.SEQUENCE_LOST, Reason.SEQUENCE_UNKNOWN)
 Key = tuple["SessionMemory", int]
 
 
@@ -62,10 +62,10 @@ class Client:
     def options(self, random: Random) -> dict[str, Any]:
         """The next request's; now and then not as the client's sequence goes."""
         number = random.choice(IDS)
-        is_start = number not in self._begun or random.random() < 0.08
+        is_start = number not in self._begun or random.random() < 0.04
         if random.random() < 0.03:
             is_start = not is_start
-        is_end = random.random() < 0.15
+        is_end = random.random() < 0.08
         self._begun -= {number}
         if not is_end:
             self._begun.add(number)
@@ -75,9 +75,12 @@ class Client:
         }  # fmt: skip
 
     def taken(self, request: Request, outcome: object) -> None:
-        """An answer: what was not served in its sequence, a client begins anew."""
-        if request.options.sequence_id and isinstance(outcome, RequestFailed):
-            self._begun.discard(request.options.sequence_id)
+        """An answer: a sequence that seems to have ended, a client begins anew."""
+        options = request.options
+        if not options.sequence_id or not isinstance(outcome, RequestFailed) or outcome.status is Status.FAILED:
+            return
+        if options.sequence_start or outcome.reason in _LOST or outcome.status is Status.OUTCOME_UNKNOWN:
+            self._begun.discard(options.sequence_id)
 
 
 @dataclass(slots=True)
@@ -124,11 +127,16 @@ class Sequences:
         line.ran, line.worker = request, worker
 
     def _alone(self, world: World, worker: SimWorker, request: Request) -> None:
+        """On no other lane that the book counts on; what runs on a lost one is about to be killed."""
+        leases = world.daemon.requests.book.ledger.leases
         for helper in world.helpers.values():
             for other in helper.workers():
                 running = other.running[0] if other.running is not None and other.is_alive else None
-                if running is not None and running.options.sequence_id and other is not worker:
-                    promise(_key(running) != _key(request), f"{request} runs beside {running}")
+                lease = leases.get(other.order.lease)
+                if running is None or lease is None or other.lane in lease.lost or other is worker:
+                    continue
+                is_same = running.options.sequence_id and _key(running) == _key(request)
+                promise(not is_same, f"{request} runs beside {running}")
 
     @staticmethod
     def _continues(worker: SimWorker, request: Request, line: _Line, sequence: SequenceContext) -> None:

@@ -210,15 +210,24 @@ def draw_setup(random: Random) -> Setup:
         _let_helpers_reload(setup, aside)
     setup.is_sequential = aside.random() < 0.3
     if setup.is_sequential:
-        setup.kernels += ("steps",) * (2 * len(setup.kernels))
-        setup.limits["sequence_idle_ms"] = aside.choice((1, 20, 500))
-        for tenant in setup.tenants:
-            tenant["max_sequences"] = aside.choice((1, 4, 64))
+        _let_sequences_last(setup, aside)
     setup.is_streaming = aside.random() < 0.35
     if setup.is_streaming:
         setup.kernels += ("tokens",) * (2 * len(setup.kernels))
         setup.slow_takers = aside.choice((0.0, 0.2, 0.6))
     return setup
+
+
+def _let_sequences_last(setup: Setup, random: Random) -> None:
+    """Many requests of few sequences, of which most are served: a refused one ends its sequence for its client."""
+    setup.kernels += ("steps",) * (3 * len(setup.kernels))
+    setup.requesters += 2
+    setup.max_jobs = 1_000
+    setup.cancels = min(setup.cancels, 0.1)
+    setup.limits["sequence_idle_ms"] = random.choice((1, 500, 5_000))
+    for tenant in setup.tenants:
+        tenant["max_sequences"] = random.choice((1, 64, 64, 64))
+        tenant["max_jobs"] = random.choice((4, 64, 64))
 
 
 def _let_results_travel(setup: Setup, random: Random) -> None:

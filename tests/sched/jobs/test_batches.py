@@ -233,6 +233,20 @@ def test_members_that_leave_while_the_batch_waits_for_share_are_closed_up_with_t
     )
 
 
+def test_a_copy_that_closes_up_counts_as_copy_also_if_it_fails() -> None:
+    harness = Harness(SETTINGS, PLAIN, events.Kernel(2, 14, "half"), BATCHED)
+    harness.run(1, 902, kernel=2)
+    for job in (1, 2, 3):
+        harness.stack(10, job, by_ms=30 if job == 1 else 0)
+    harness.tick(15)
+    harness.send(16, events.CopyDone(1, 0))
+    (copy,) = [each for each in harness.tick(30) if isinstance(each, CopyBatch)]
+    answers = [each for each in harness.send(31, events.CopyDone(copy.job, copy.attempt, True)) if type(each) is Answer]
+    assert [(each.job, each.stages) for each in answers] == [
+        (job, (5 * MS, 16 * MS, 0, 0, 0, 21 * MS)) for job in (2, 3)
+    ]
+
+
 def test_a_member_cancelled_after_the_launch_is_answered_and_the_others_complete(harness: Harness) -> None:
     harness.launched(1, 1)
     assert harness.send(16, events.CancelRequested(1)) == (

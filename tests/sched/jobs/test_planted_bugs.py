@@ -452,7 +452,7 @@ def places_jobs_on_lanes_that_are_renewed(patch: Patch) -> None:
     patch(GreedyFirstFit, "lane_paused", lambda self, lease, lane: None)
 
 
-@planted("former code and hold no job|never get an answer")
+@planted("former code and hold no job|never get an answer|code from before the reload")
 def renews_no_lane_whose_job_has_left(patch: Patch) -> None:
     patch(Renewal, "freed", lambda self, lease, lane, now_ns: None)
 

@@ -202,7 +202,7 @@ class Batches:
         assert leader.placement is not None
         leader.attempt += 1
         for job in batch.members:
-            job.is_copying = True
+            job.is_copying, job.copied_ns = True, 0
         if len(batch.members) > 1:
             batch.copy = leader.job, leader.attempt
             self._ledger.out.append(copying(batch))
