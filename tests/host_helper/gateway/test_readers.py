@@ -80,17 +80,20 @@ async def test_one_death_that_several_requests_see_ends_no_later_process(process
     assert {await each.run(os.getpid) for each in tenants} == {another}
 
 
-async def test_one_body_of_a_tenant_at_a_time_also_if_its_client_leaves(process: ReaderProcess) -> None:
+async def test_one_body_of_a_tenant_at_a_time_also_if_its_client_leaves(process: ReaderProcess, tmp_path: Path) -> None:
     ada, bob = Reader(process), Reader(process)
-    await ada.run(os.getpid)
-    begun = [asyncio.ensure_future(ada.run(time.sleep, 0.3)) for _ in range(3)]
-    await asyncio.sleep(0.1)
+    pid = await ada.run(os.getpid)
+    os.mkfifo(fifo := tmp_path / "fifo")
+    begun = [asyncio.ensure_future(ada.run(Path.read_text, fifo)) for _ in range(3)]
+    writing = await asyncio.to_thread(os.open, fifo, os.O_WRONLY)  # the first one is there now, and reads until its end
     for each in begun:
         each.cancel()
     await asyncio.gather(*begun, return_exceptions=True)
     assert ada._turn.locked()  # the first one still runs
-    assert await bob.run(os.getpid)  # only that one was before bob's
-    await ada.run(os.getpid)
+    after = asyncio.ensure_future(bob.run(os.getpid))
+    os.close(writing)
+    assert await after == pid  # only that one was before bob's: another would wait for a writer
+    assert await ada.run(os.getpid) == pid
     assert not ada._turn.locked()
 
 
