@@ -95,6 +95,7 @@ class World:
             (6.0, self._closed),
             (3.0, self._join),
             (5.0, self._deadline),
+            (6.0, self._deadline_of_one_that_waits),
             (2.0, self._let_pass),
             (0.2, self._drain),
             (2.0, self._drain_no_more),
@@ -105,7 +106,7 @@ class World:
             (0.4 * self.fault, self._lose_gpu),
             (0.7 * self.fault, self._instance_failed),
             (1.0 * self.fault, self._lose_worker),
-            (0.7 * self.fault, self._launch_failed),
+            ((2.0 if self.is_batching else 0.7) * self.fault, self._launch_failed),
             (2.0 * self.fault, self._copy_error),
             (2.0 * self.fault, self._stale),
             (1.5 * self.fault, self._unasked),
@@ -334,7 +335,8 @@ class World:
         if self.random.random() < 0.2:
             return events.CancelRequested(self.random.randrange(1, self.next_job + 1))
         live = list(self.shadow.live)
-        placed = [number for number, job in self.shadow.live.items() if job.phase != "queued"]
+        waiting = [number for number, job in self.shadow.live.items() if job.phase == "waiting"]
+        placed = waiting or [number for number, job in self.shadow.live.items() if job.phase != "queued"]
         if placed and self.random.random() < 0.5:  # most wait in queues; what is on a lane is where it gets difficult
             live = placed
         return events.CancelRequested(self.random.choice(live)) if live else None
@@ -528,6 +530,14 @@ class World:
             return None
         self.now_ns = max(self.now_ns, next_ns)
         return events.Tick()
+
+    def _deadline_of_one_that_waits(self) -> events.Event | None:
+        """A copied request waits for share so seldom that a time drawn without a look would hardly meet it."""
+        for job in self.shadow.live.values():
+            if job.phase == "waiting" and job.event.deadline_ns:
+                self.now_ns = max(self.now_ns, job.event.deadline_ns)
+                return events.Tick()
+        return None
 
     def _drain(self) -> events.Event:
         return events.Drain(True)
