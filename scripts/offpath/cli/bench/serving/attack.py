@@ -4,6 +4,9 @@ Clients without a valid token hold connections open by sending one byte per seco
 of the gateway sends compressed bombs, bodies beyond its bound, heads with two meanings, deeply nested JSON, a million
 arrays of one number and truncated compressed data. The rate is limited: real attackers have machines of their own, the
 benchmark has two cores.
+
+The attackers need those cores too. The floor says what that costs: the same attack on a `sink`, a process that reads
+each request to its end, refuses it and does nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import re
+import socket
 from collections.abc import Iterator
 from itertools import cycle
 from typing import Final
@@ -22,6 +27,10 @@ LORIS: Final = 200
 PER_S: Final = 50
 """Hostile requests per second, with and without a valid token together."""
 _READ_S: Final = 2.0
+_READ_BYTES: Final = 1 << 16
+_HEAD_BYTES: Final = 8192
+_TAKEN_BYTES: Final = 16 << 20
+"""A longer body is refused before it is read, as the gateway does."""
 
 
 @contextlib.contextmanager
@@ -32,6 +41,55 @@ def under_attack(port: int, token: str, core: int | None) -> Iterator[None]:
         yield
     finally:
         end(pid)
+
+
+@contextlib.contextmanager
+def sink() -> Iterator[int]:
+    """The port of a process of lowest cost that takes the attack in the gateway's place."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        pid = fork(None, lambda: asyncio.run(_swallow(listening)))
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            end(pid)
+
+
+async def _swallow(listening: socket.socket) -> None:
+    server = await asyncio.get_running_loop().create_server(_Swallowing, sock=listening)
+    await server.serve_forever()
+
+
+class _Swallowing(asyncio.BufferedProtocol):
+    """Reads what a request announces, or what is a head too long, and refuses it."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(_READ_BYTES)
+        self._head = b""
+        self._left = -1
+        """Bytes of the body; -1: its head is not complete."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._left < 0:
+            self._head += self._buffer[:nbytes]
+            head, separator, body = self._head.partition(b"\r\n\r\n")
+            if separator:
+                announced = re.search(rb"Content-Length: (\d+)", head)
+                nbytes_all = int(announced[1]) if announced else 0
+                self._left = max(0, nbytes_all - len(body)) if nbytes_all <= _TAKEN_BYTES else 0
+            elif len(self._head) > _HEAD_BYTES:
+                self._left = 0
+        else:
+            self._left = max(0, self._left - nbytes)
+        if self._left == 0:
+            self._transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self._transport.close()
 
 
 async def _attack(port: int, token: str) -> None:
