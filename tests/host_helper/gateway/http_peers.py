@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from offpath.host_helper.gateway import routes
+from offpath.host_helper.gateway import connection, http, routes
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.responses import Response
 from offpath.host_helper.gateway.serve import Gateway
@@ -22,6 +22,7 @@ ASK = f"GET /v2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".en
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 MANY: Final = 1000
 BOUND_S: Final = 20.0
+_LONG_BYTES: Final = 4 << 20
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +110,38 @@ async def unread_without_token(folder: Path) -> None:
         assert 0 < await flood(gateway, LIVE) < 1 << 17
 
 
+async def long(folder: Path) -> None:
+    """Long bodies that come as fast as they are taken: what one turn of the loop takes of them, counted. The kernel's
+    buffer grows with each, and libuv would take all that is there."""
+    taken, turns = 0, list[int]()
+
+    def turn() -> None:
+        nonlocal taken
+        turns.append(taken)
+        taken = 0
+        asyncio.get_running_loop().call_soon(turn)
+
+    class Counted(connection.Connection):
+        def buffer_updated(self, nbytes: int) -> None:
+            nonlocal taken
+            taken += nbytes
+            super().buffer_updated(nbytes)
+
+    async with opened(folder) as gateway:
+        assert gateway.http is not None
+        http.Connection = Counted  # type: ignore[attr-defined]
+        lines = f"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        request = f"{lines}Content-Length: {_LONG_BYTES}\r\n\r\n".encode() + bytes(_LONG_BYTES)
+        with socket.create_connection(gateway.http.address, BOUND_S) as sock:
+            turn()
+            for _ in range(20):
+                await asyncio.to_thread(sock.sendall, request)
+                got = await asyncio.to_thread(sock.recv, 1 << 16)
+                assert got.startswith(b"HTTP/1.1 503 "), got  # there is no daemon
+    assert (1 << 16) < max(turns) <= 1 << 19
+
+
 CASES: Final[dict[str, Callable[[Path], Awaitable[None]]]] = {
     "pipelined": pipelined, "pipelined_over_tls": pipelined_over_tls, "unread": unread,
-    "unread_without_token": unread_without_token,
+    "unread_without_token": unread_without_token, "long": long,
 }  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import gzip
 import os
 import signal
 import subprocess
@@ -16,10 +18,11 @@ import numpy as np
 import orjson
 import pytest
 
-from offpath.host_helper.gateway import grpc_calls, inference
+from offpath.host_helper.gateway import bodies, buffers, grpc_calls, inference
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.messages import classes
-from offpath.host_helper.gateway.readers import AT_ONCE_BYTES, Reader, ReaderProcess
+from offpath.host_helper.gateway.readers import Reader, ReaderProcess
 
 from ...support.processes import until as wait_until
 from .rig import ROWS, Rig, in_json, until
@@ -137,6 +140,68 @@ async def test_others_are_served_while_a_long_body_is_read(gateway: Rig) -> None
         answers += 1
     assert answers >= 3
     assert (await waiting).status == 400
+
+
+async def test_a_bomb_is_refused_there_and_its_memory_kept_for_the_next(reader: Reader) -> None:
+    some = buffers.Buffers()
+    taken: list[buffers.Buffer] = []
+
+    def room(nbytes: int) -> buffers.Buffer:
+        taken.append(some.take(nbytes))
+        return taken[-1]
+
+    packed = gzip.compress(bytes(8 << 20))
+    for data in (packed, packed + packed[:2], packed[:-1], b"?" * len(packed)):
+        with pytest.raises(Refused) as here:
+            bodies.inflate(memoryview(data), "gzip", 1 << 20)
+        with pytest.raises(Refused) as there:
+            await bodies.inflated(reader, memoryview(data), "gzip", 1 << 20, room)
+        assert (there.value.http, str(there.value)) == (here.value.http, str(here.value))
+    plain = await bodies.inflated(reader, memoryview(gzip.compress(b"x" * 100_000)), "gzip", 1 << 20, room)
+    assert plain == b"x" * 100_000
+    assert isinstance(plain.obj, buffers.SharedBuffer)
+    assert isinstance(buffers.placed(plain), buffers.Place)
+
+
+async def test_memory_that_the_process_still_reads_is_nobody_elses(process: ReaderProcess, tmp_path: Path) -> None:
+    ada, some = Reader(process), buffers.Buffers()
+    await ada.run(os.getpid)
+    os.mkfifo(fifo := tmp_path / "fifo")
+    body = some.take(100_000)
+    assert isinstance(body, buffers.SharedBuffer)
+    view = memoryview(body)
+    begun = asyncio.ensure_future(ada.run(Path.read_text, fifo, of=(view,)))
+    writing = await asyncio.to_thread(os.open, fifo, os.O_WRONLY)  # it has begun
+    begun.cancel()
+    await asyncio.gather(begun, return_exceptions=True)
+    some.give_back(body)
+    assert some.spare_bytes == 0
+    descriptor, inode = body.descriptor, os.fstat(body.descriptor).st_ino
+    del body, view, begun
+    gc.collect()
+    assert os.fstat(descriptor).st_ino == inode  # open as long as the process may open it
+    os.close(writing)
+    await ada.run(os.getpid)
+    await until(lambda: _is_closed(descriptor, inode))
+
+
+def _is_closed(descriptor: int, inode: int) -> bool:
+    gc.collect()
+    try:
+        return os.fstat(descriptor).st_ino != inode
+    except OSError:
+        return True
+
+
+async def test_without_descriptors_a_long_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", none)
+    with pytest.raises(Refused, match="no memory for the body") as refused:
+        buffers.Buffers().take(AT_ONCE_BYTES + 1)
+    assert refused.value.http == 503
+    assert len(buffers.Buffers().take(AT_ONCE_BYTES)) == AT_ONCE_BYTES
 
 
 def test_it_ends_with_the_gateway(tmp_path: Path) -> None:

@@ -1,14 +1,22 @@
-"""Compressed bodies, each within a bound: a small one may not become a large one."""
+"""Compressed bodies, each within a bound: a small one may not become a large one.
+
+What becomes long is unpacked by the reading process (`readers`): zlib needs 10 ms for 4 MiB.
+"""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Final
 
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Buffer, Place, placed, seen
 from offpath.host_helper.gateway.errors import Refused, invalid, too_large
+from offpath.host_helper.gateway.readers import Reader
 
 _WINDOW: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _LEVEL: Final = 1
+_STEP_BYTES: Final = 256 * 1024
+"""zlib copies what it has not used of its input at each step."""
 
 
 def inflate(body: memoryview, coding: str, most: int) -> memoryview:
@@ -16,21 +24,84 @@ def inflate(body: memoryview, coding: str, most: int) -> memoryview:
 
     Raises: Refused: an unknown coding, broken data, or more than ``most``.
     """
+    coding = _served(coding)
+    if not coding:
+        return body
+    target = memoryview(bytearray(most))
+    return target[: _whole(_unpack(body, coding, target), most)]
+
+
+async def inflated(
+    reader: Reader, body: memoryview, coding: str, most: int, room: Callable[[int], Buffer]
+) -> memoryview:
+    """As `inflate`; by the reading process if body or result is long. ``room`` gives the result's memory for the time
+    of the request. Raises: Refused: as `inflate`, or there is no room."""
+    coding = _served(coding)
+    if not coding:
+        return body
+    if body.nbytes <= AT_ONCE_BYTES:
+        least = min(most, AT_ONCE_BYTES)
+        target = memoryview(room(least))[:least]
+        length = _unpack(body, coding, target)
+        if length is not None or most <= AT_ONCE_BYTES:
+            return target[: _whole(length, most)]
+    buffer = room(most)
+    target = memoryview(buffer)[:most]
+    place = placed(target)
+    assert isinstance(place, Place)
+    return target[: await reader.run(_inflate_there, placed(body), coding, place, of=(body, target))]
+
+
+def _inflate_there(source: Place | bytes, coding: str, place: Place) -> int:
+    """In the reading process. The length. Raises: Refused: broken data, or more than the place has."""
+    with seen(source) as body, place.opened() as target:
+        return _whole(_unpack(body, coding, target), place.nbytes)
+
+
+def _served(coding: str) -> str:
+    """Empty: the body is not packed. Raises: Refused: an unknown coding."""
     coding = coding.strip().lower()
     if coding in ("", "identity"):
-        return body
+        return ""
     if coding not in _WINDOW:
         raise Refused(415, "INVALID_ARGUMENT", "Content-Encoding: gzip and deflate are served")
+    return coding
+
+
+def _whole(length: int | None, most: int) -> int:
+    """Raises: Refused: it was longer."""
+    if length is None:
+        raise too_large(f"the body has more than {most} bytes without its Content-Encoding")
+    return length
+
+
+def _unpack(body: memoryview, coding: str, target: memoryview) -> int | None:
+    """The length in ``target``; None: it is too short. Raises: Refused: broken data."""
     engine = zlib.decompressobj(_WINDOW[coding])
+    filled = 0
     try:
-        data = engine.decompress(body, most + 1)
+        for at in range(0, body.nbytes, _STEP_BYTES):
+            packed: bytes | memoryview = body[at : at + _STEP_BYTES]
+            while True:
+                piece = engine.decompress(packed, min(_STEP_BYTES, target.nbytes - filled + 1))
+                if filled + len(piece) > target.nbytes:
+                    return None
+                target[filled : filled + len(piece)] = piece
+                filled += len(piece)
+                packed = engine.unconsumed_tail
+                if not packed and len(piece) < _STEP_BYTES:
+                    break
+            if engine.eof and at + _STEP_BYTES < body.nbytes:
+                raise _not_whole(coding)
     except zlib.error:
         raise invalid(f"the body is not {coding}") from None
-    if len(data) > most:
-        raise too_large(f"the body has more than {most} bytes without its Content-Encoding")
     if not engine.eof or engine.unused_data:
-        raise invalid(f"the body is not one whole {coding} stream")
-    return memoryview(data)
+        raise _not_whole(coding)
+    return filled
+
+
+def _not_whole(coding: str) -> Refused:
+    return invalid(f"the body is not one whole {coding} stream")
 
 
 def chosen(accepted: str) -> str:
@@ -40,6 +111,13 @@ def chosen(accepted: str) -> str:
         if coding.strip() in _WINDOW and weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
             return coding.strip()
     return ""
+
+
+async def deflated(reader: Reader, body: bytes, coding: str) -> bytes:
+    """The body in the coding; a long one by the reading process. Raises: Refused: it has ended."""
+    if len(body) <= AT_ONCE_BYTES:
+        return deflate(body, coding)
+    return await reader.run(deflate, body, coding)
 
 
 def deflate(body: bytes, coding: str) -> bytes:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final, Protocol, cast
 
 from offpath.bindings.certificates import tenant_of
 from offpath.host_helper.gateway import routes
+from offpath.host_helper.gateway.buffers import Buffer, Buffers
 from offpath.host_helper.gateway.errors import Refused, too_large
 from offpath.host_helper.gateway.heads import MOST_HEAD_BYTES, Head, parse
 from offpath.host_helper.gateway.responses import Response, head_of, refusal
@@ -29,6 +31,8 @@ LEAST_BYTES_PER_S: Final = 64 * 1024
 LINGER_S: Final = 2.0
 """How long what a refused peer still sends is thrown away, so that it reads the answer."""
 _UNREAD_BYTES: Final = 64 * 1024
+_SLICE_BYTES: Final = 256 * 1024
+"""Of a body, received at once: 4 MiB would keep the loop for a millisecond."""
 _BUG: Final = Response(500, (b'{"error":"internal error; the gateway\'s log has it"}',))
 
 
@@ -58,11 +62,9 @@ class Owner(Protocol):
     def release(self, tenant: Tenant, nbytes: int) -> None:
         """Give it back."""
 
-    def buffer(self, nbytes: int) -> bytearray:
-        """At least so long."""
-
-    def give_back(self, buffer: bytearray) -> None:
-        """Nothing refers to the buffer any more."""
+    @property
+    def buffers(self) -> Buffers:
+        """For bodies."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -84,7 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes in it; in the state ``body`` those of the body."""
         self._behind = 0
         """Meanwhile the bytes in it."""
-        self._body = bytearray()
+        self._body: Buffer = bytearray()
+        self._unpacked: list[Buffer] = []
         self._length = 0
         self._held: list[tuple[Tenant, int]] = []
         self._head: Head | None = None
@@ -131,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`. Never empty: reading pauses before."""
         if self._state == "body":
-            return memoryview(self._body)[self._filled : self._length]
+            return memoryview(self._body)[self._filled : min(self._length, self._filled + _SLICE_BYTES)]
         if self._state == "linger":
             return memoryview(self._received)
         return memoryview(self._received)[self._filled :]
@@ -145,11 +148,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._state == "body":
             if self._filled == self._length:
                 self._begin()
+            elif nbytes == _SLICE_BYTES:
+                self._read_later()
+                return
         elif self._state == "head" and not self._is_choked:
             if is_first:
                 self.until_s = self._loop.time() + HEAD_S
             self._look()
         self._read_on()
+
+    def _read_later(self) -> None:
+        """After the others: libuv reads on while a buffer becomes full."""
+        if self._transport is not None and not self._transport.is_closing() and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         """Read exactly while there is room."""
@@ -172,11 +185,11 @@ class Connection(asyncio.BufferedProtocol):
             response = None if head.length else routes.open_to_all(head, self._owner.tenants.is_ready)
             if response is None:
                 self._expect(head)
+            self._head = head
+            self._take_rest(end + 4)
         except Refused as refused:
             self._refuse(refused)
             return
-        self._head = head
-        self._take_rest(end + 4)
         if response is not None:
             self._write(response, head.keeps)
             self._next()
@@ -204,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hold(tenant, head.length)
 
     def _take_rest(self, at: int) -> None:
-        """What came behind the head is the body's beginning, or the next head's."""
+        """What came behind the head is the body's beginning, or the next head's. Raises: Refused: no memory."""
         assert self._head is not None
         rest = bytes(memoryview(self._received)[at : self._filled])
         length = self._head.length
@@ -212,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self._received[: len(rest)] = rest
             self._filled = len(rest)
             return
-        self._body = self._owner.buffer(length)
+        self._body = self._owner.buffers.take(length)
         self._state, self._length = "body", length
         self._filled = min(len(rest), length)
         self._body[: self._filled] = rest[: self._filled]
@@ -235,24 +248,35 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self._loop.create_task(self._work(tenant, self._head, body))
 
     async def _work(self, tenant: Tenant, head: Head, body: memoryview) -> None:
-        is_answered = False
+        is_over = False
         try:
-            response = await routes.respond(tenant, head, body, self._hold)
-            is_answered = True
+            response = await routes.respond(tenant, head, body, partial(self._room, tenant))
+            is_over = True
         except Refused as refused:
             response = refusal(refused)
+            is_over = True
         except Exception:
             logger.exception("a request was not answered", extra={"code": "gateway_bug"})
             response = _BUG
         finally:
             self._task = None
-            if is_answered and self._body:
-                self._owner.give_back(self._body)
-            self._body = bytearray()  # a thread may still read it, if the request was late or cancelled
+            del body
+            if is_over:  # else something may still use them
+                for buffer in (self._body, *self._unpacked):
+                    self._owner.buffers.give_back(buffer)
+            self._body = bytearray()
+            self._unpacked.clear()
             self._release()
         self._state = "head"
         self._write(response, head.keeps)
         self._next()
+
+    def _room(self, tenant: Tenant, nbytes: int) -> Buffer:
+        """Memory until the request has ended. Raises: Refused: there is none."""
+        self._hold(tenant, nbytes)
+        buffer = self._owner.buffers.take(nbytes)
+        self._unpacked.append(buffer)
+        return buffer
 
     def _hold(self, tenant: Tenant, nbytes: int) -> None:
         """Take room until `_release`. Raises: Refused: there is none."""

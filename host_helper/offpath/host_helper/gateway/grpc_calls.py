@@ -10,12 +10,13 @@ import numpy as np
 from offpath.bindings.wire.header import DTYPE_CODES
 from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.answers import Output
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
 from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion
 from offpath.host_helper.gateway.datatypes import WIRE
 from offpath.host_helper.gateway.errors import invalid, unsupported
 from offpath.host_helper.gateway.inference import Parsed
 from offpath.host_helper.gateway.messages import classes
-from offpath.host_helper.gateway.readers import AT_ONCE_BYTES, Reader
+from offpath.host_helper.gateway.readers import Reader
 
 _CONTENTS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import connection as connections
+from offpath.host_helper.gateway.buffers import Buffers
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.connection import Connection
 from offpath.host_helper.gateway.errors import unavailable
@@ -21,8 +22,6 @@ from offpath.host_helper.gateway.tenants import Tenant, Tenants
 MOST_UNIDENTIFIED: Final = 256
 """Connections without a valid token."""
 _SWEEP_S: Final = 1.0
-_SPARE_BYTES: Final = 32 << 20
-"""Of buffers that wait for the next body: a new one costs a page fault for each 4 KiB."""
 
 
 class HttpServer:
@@ -34,7 +33,8 @@ class HttpServer:
         self.held_bytes = 0
         """Of bodies, of all connections."""
         self._held_by: defaultdict[str, int] = defaultdict(int)
-        self._spare: list[bytearray] = []
+        self.buffers = Buffers()
+        """For bodies."""
         self._tls = tls
         self._all: dict[Connection, None] = {}
         self._unidentified: dict[Connection, None] = {}
@@ -145,18 +145,6 @@ class HttpServer:
         self._held_by[tenant.name] -= nbytes
         if not self._held_by[tenant.name]:
             del self._held_by[tenant.name]
-
-    def buffer(self, nbytes: int) -> bytearray:
-        """See `Owner.buffer`."""
-        for at, spare in enumerate(self._spare):
-            if nbytes <= len(spare) <= 4 * nbytes:
-                return self._spare.pop(at)
-        return bytearray(nbytes)
-
-    def give_back(self, buffer: bytearray) -> None:
-        """See `Owner.give_back`."""
-        if sum(map(len, self._spare)) + len(buffer) <= _SPARE_BYTES:
-            self._spare.append(buffer)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

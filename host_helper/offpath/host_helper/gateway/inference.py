@@ -13,12 +13,13 @@ from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway.answers import Output
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen
 from offpath.host_helper.gateway.calls import Asked, Call, Content, Given, InRegion, checked, numbers, of_raw
 from offpath.host_helper.gateway.config import MOST_JSON_BYTES
 from offpath.host_helper.gateway.datatypes import NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
 from offpath.host_helper.gateway.models import Model
-from offpath.host_helper.gateway.readers import AT_ONCE_BYTES, Reader
+from offpath.host_helper.gateway.readers import Reader
 from offpath.host_helper.gateway.regions import Regions
 
 HEADER_LENGTH: Final = "inference-header-content-length"
@@ -79,7 +80,14 @@ async def parse_by(reader: Reader, body: memoryview, header_length: str | None) 
     length = _json_bytes(body.nbytes, header_length)
     if length <= AT_ONCE_BYTES:
         return parse(body, header_length)
-    return (await reader.run(read, bytes(body[:length]), body.nbytes - length)).with_bytes(body[length:])
+    text = body[:length]
+    return (await reader.run(_read_there, placed(text), body.nbytes - length, of=(text,))).with_bytes(body[length:])
+
+
+def _read_there(source: Place | bytes, behind: int) -> Parsed:
+    """As `read`, in the reading process."""
+    with seen(source) as text:
+        return read(bytes(text), behind)
 
 
 def parse(body: memoryview, header_length: str | None) -> Parsed:

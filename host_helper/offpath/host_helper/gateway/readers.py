@@ -1,8 +1,9 @@
 """Long bodies are read in a process of their own.
 
 Reading JSON, or numbers one by one, holds Python's lock: up to half a second for 4 MiB. In the gateway's own process
-all tenants would wait for it. The process has a lower priority, so that it takes no time from the other tenants either,
-and it reads one body of a tenant at a time.
+all tenants would wait for it. Packed bodies are unpacked there too: threads would take both cores from everybody. The
+process has a lower priority, so that it takes no time from the other tenants either, and it does one job of a tenant at
+a time.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, TypeVar
 
+from offpath.host_helper.gateway.buffers import SharedBuffer
 from offpath.host_helper.gateway.errors import unavailable
 
 logger = logging.getLogger(__name__)
-AT_ONCE_BYTES: Final = 16 * 1024
-"""A body that is not longer is read where it came: at most 2 ms."""
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
 _T = TypeVar("_T")
@@ -75,21 +75,32 @@ class Reader:
         self._process = process
         self._turn = asyncio.Semaphore(1)
 
-    async def run(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """The function's result. All of it is pickled. If the caller is cancelled, what the process has begun goes on,
-        and the tenant's next body waits for it. Raises: Refused: the process has ended; what the function raises.
+    async def run(self, function: Callable[..., _T], *arguments: Any, of: Sequence[memoryview] = ()) -> _T:
+        """The function's result. Arguments and result are pickled. ``of``: what the process reads or writes in its
+        place; the memory stays as long as the process needs it. If the caller is cancelled, what the process has begun
+        goes on, and the tenant's next body waits for it. Raises: Refused: the process has ended; what the function
+        raises.
         """
         await self._turn.acquire()
         loop = asyncio.get_running_loop()
+        shared = [each.obj for each in of if isinstance(each.obj, SharedBuffer)]
         try:
             future = self._process.submit(function, *arguments)
         except BaseException:
             self._turn.release()
             raise
 
+        for buffer in shared:
+            buffer.readers += 1
+
+        def released() -> None:
+            for buffer in shared:
+                buffer.readers -= 1
+            self._turn.release()
+
         def ended(_: Future[_T]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._turn.release)
+                loop.call_soon_threadsafe(released)
 
         future.add_done_callback(ended)
         try:

@@ -13,7 +13,7 @@ import orjson
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 from offpath.host_helper.gateway import bodies, inference
-from offpath.host_helper.gateway.aside import aside
+from offpath.host_helper.gateway.buffers import Buffer
 from offpath.host_helper.gateway.errors import Refused, not_found, unavailable, unparsable, unsupported
 from offpath.host_helper.gateway.heads import Head
 from offpath.host_helper.gateway.models import Models, config
@@ -47,13 +47,11 @@ def open_to_all(head: Head, is_ready: bool) -> Response | None:
     return None
 
 
-async def respond(tenant: Tenant, head: Head, body: memoryview, hold: Callable[[Tenant, int], None]) -> Response:
-    """Answers one request of the tenant. ``hold``: takes room for so many bytes until the request has ended, or raises
+async def respond(tenant: Tenant, head: Head, body: memoryview, room: Callable[[int], Buffer]) -> Response:
+    """Answers one request of the tenant. ``room``: gives so much memory until the request has ended, or raises
     Refused. Raises: Refused."""
     if coding := head.headers.get("content-encoding", ""):
-        most = tenant.table.most_body
-        hold(tenant, most)
-        body = await aside(most, bodies.inflate, body, coding, most)
+        body = await bodies.inflated(tenant.reader, body, coding, tenant.table.most_body, room)
     matched = _MODEL.fullmatch(head.path)
     if matched is not None and head.path != "/v2/models/stats":
         response = await _model(tenant, head, body, matched)
@@ -62,7 +60,7 @@ async def respond(tenant: Tenant, head: Head, body: memoryview, hold: Callable[[
     coding = bodies.chosen(head.headers.get("accept-encoding", ""))
     if not coding or not response.nbytes:
         return response
-    packed = await aside(response.nbytes, bodies.deflate, b"".join(response.chunks), coding)
+    packed = await bodies.deflated(tenant.reader, b"".join(response.chunks), coding)
     return Response(response.status, (packed,), response.content_type, response.header_length, coding)
 
 

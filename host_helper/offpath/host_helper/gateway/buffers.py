@@ -1,0 +1,115 @@
+"""Memory for bodies: kept for the next one, and the reading process sees long ones without a copy.
+
+A new buffer costs a page fault for each 4 KiB, and handing a body to another process through a pipe costs four copies,
+most of them while Python's lock is held. So a long body lies in a memfd that both processes map.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from offpath.host_helper.gateway.errors import unavailable
+
+AT_ONCE_BYTES: Final = 16 * 1024
+"""A body that is not longer is read where it came: at most 2 ms."""
+_SPARE_BYTES: Final = 32 << 20
+
+
+class SharedBuffer(mmap.mmap):
+    """Memory that `Place` opens in another process. It goes with its last view."""
+
+    descriptor: int
+    readers: int
+    """Jobs of the reading process that use it."""
+
+    def __new__(cls, nbytes: int) -> Self:
+        """Zeros. Raises: OSError: too little memory, or no descriptor is left."""
+        descriptor = os.memfd_create("offpath-body", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, nbytes)
+            made = super().__new__(cls, descriptor, nbytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        weakref.finalize(made, os.close, descriptor)
+        made.descriptor = descriptor
+        made.readers = 0
+        return made
+
+
+Buffer = bytearray | SharedBuffer
+
+
+class Buffers:
+    """Those that wait for the next body, at most 32 MiB."""
+
+    def __init__(self) -> None:
+        self._spare: list[Buffer] = []
+
+    @property
+    def spare_bytes(self) -> int:
+        """Of those that wait."""
+        return sum(map(len, self._spare))
+
+    def take(self, nbytes: int) -> Buffer:
+        """At least so long; what it holds is of no use. Raises: Refused: no memory, or no descriptor is left."""
+        kind = SharedBuffer if nbytes > AT_ONCE_BYTES else bytearray
+        for at, spare in enumerate(self._spare):
+            if isinstance(spare, kind) and nbytes <= len(spare) <= 4 * nbytes:
+                return self._spare.pop(at)
+        try:
+            return kind(nbytes)
+        except (OSError, MemoryError):
+            raise unavailable("the gateway has no memory for the body") from None
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Nothing of this process refers to it any more. One that the reading process still uses is not kept."""
+        is_used = isinstance(buffer, SharedBuffer) and buffer.readers
+        if buffer and not is_used and self.spare_bytes + len(buffer) <= _SPARE_BYTES:
+            self._spare.append(buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The first ``nbytes`` of a shared buffer, for another process of the same user. It holds only while the process
+    that made the buffer has it."""
+
+    pid: int
+    descriptor: int
+    nbytes: int
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[memoryview]:
+        """The bytes themselves. Raises: OSError: the process is gone, or another user's."""
+        descriptor = os.open(f"/proc/{self.pid}/fd/{self.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            mapped = mmap.mmap(descriptor, self.nbytes)
+        finally:
+            os.close(descriptor)
+        with mapped, memoryview(mapped) as seen:
+            yield seen
+
+
+def placed(body: memoryview) -> Place | bytes:
+    """How another process gets the body: without a copy if it is the beginning of a shared buffer, as all of `Buffers`
+    are used."""
+    buffer = body.obj
+    if isinstance(buffer, SharedBuffer) and body.nbytes:
+        return Place(os.getpid(), buffer.descriptor, body.nbytes)
+    return bytes(body)
+
+
+@contextlib.contextmanager
+def seen(source: Place | bytes) -> Iterator[memoryview]:
+    """In the other process: the bytes. Raises: OSError: see `Place.opened`."""
+    if isinstance(source, Place):
+        with source.opened() as view:
+            yield view
+    else:
+        yield memoryview(source)
