@@ -88,7 +88,7 @@ BUGS = [
     ("ticket_reply", "fabric", "or descriptors != 3 or", "or descriptors > 3 or"),
     ("gateway_head", "heads", 'if "transfer-encoding" in headers:', 'if headers.get("transfer-encoding") == "":'),
     ("gateway_head", "heads", "if len(pairs) > MOST_HEADERS:", "if len(pairs) > MOST_HEADERS * 9:"),
-    ("gateway_body", "bodies", "if len(data) > most:", "if len(data) > most + 1:"),
+    ("gateway_body", "bodies", "memoryview(bytearray(most))", "memoryview(bytearray(most + 1))"),
     ("gateway_body", "bodies", "if not engine.eof or engine.unused_data:", "if not engine.eof:"),
     ("gateway_infer", "inference", "left=left", "left=0"),
     ("gateway_infer", "inference", "except ControlError as fault", "except KeyError as fault"),
