@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Buffer, Place, placed, seen
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Buffer, Place, placed, seen, shared
 from offpath.host_helper.gateway.errors import Refused, invalid, too_large
 from offpath.host_helper.gateway.readers import Reader
 
@@ -117,10 +117,17 @@ async def deflated(reader: Reader, body: bytes, coding: str) -> bytes:
     """The body in the coding; a long one by the reading process. Raises: Refused: it has ended."""
     if len(body) <= AT_ONCE_BYTES:
         return deflate(body, coding)
-    return await reader.run(deflate, body, coding)
+    view = shared(body)
+    return await reader.run(_deflate_there, placed(view), coding, of=(view,))
 
 
-def deflate(body: bytes, coding: str) -> bytes:
+def _deflate_there(source: Place | bytes, coding: str) -> bytes:
+    """In the reading process."""
+    with seen(source) as body:
+        return deflate(body, coding)
+
+
+def deflate(body: bytes | memoryview, coding: str) -> bytes:
     """The body in the coding."""
     engine = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW[coding])
     return engine.compress(body) + engine.flush()

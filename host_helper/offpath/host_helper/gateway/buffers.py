@@ -105,6 +105,18 @@ def placed(body: memoryview) -> Place | bytes:
     return bytes(body)
 
 
+def shared(data: bytes) -> memoryview:
+    """The data where another process can have it; what is not long, as it is. Raises: Refused: no memory."""
+    if len(data) <= AT_ONCE_BYTES:
+        return memoryview(data)
+    try:
+        buffer = SharedBuffer(len(data))
+    except (OSError, MemoryError):
+        raise unavailable("the gateway has no memory for the body") from None
+    buffer[:] = data
+    return memoryview(buffer)
+
+
 @contextlib.contextmanager
 def seen(source: Place | bytes) -> Iterator[memoryview]:
     """In the other process: the bytes. Raises: OSError: see `Place.opened`."""

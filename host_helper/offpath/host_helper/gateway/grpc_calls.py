@@ -10,7 +10,7 @@ import numpy as np
 from offpath.bindings.wire.header import DTYPE_CODES
 from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.answers import Output
-from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen, shared
 from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion
 from offpath.host_helper.gateway.datatypes import WIRE
 from offpath.host_helper.gateway.errors import invalid, unsupported
@@ -35,12 +35,14 @@ async def parse(reader: Reader, request: Any, left_s: float | None) -> Parsed:
     """The request; many numbers by ``reader``. ``left_s``: until the call's deadline. Raises: Refused."""
     if _numbers_bytes(request) <= AT_ONCE_BYTES:
         return read(request, left_s)
-    return await reader.run(read_bytes, request.SerializeToString(), left_s)
+    message = shared(request.SerializeToString())
+    return await reader.run(_read_there, placed(message), left_s, of=(message,))
 
 
-def read_bytes(message: bytes, left_s: float | None) -> Parsed:
-    """As `read`, of a message that is not parsed yet. Raises: Refused."""
-    return read(classes().ModelInferRequest.FromString(message), left_s)
+def _read_there(source: Place | bytes, left_s: float | None) -> Parsed:
+    """As `read`, in the reading process."""
+    with seen(source) as message:
+        return read(classes().ModelInferRequest.FromString(bytes(message)), left_s)
 
 
 def read(request: Any, left_s: float | None) -> Parsed:

@@ -4,6 +4,9 @@ Reading JSON, or numbers one by one, holds Python's lock: up to half a second fo
 all tenants would wait for it. Packed bodies are unpacked there too: threads would take both cores from everybody. The
 process has a lower priority, so that it takes no time from the other tenants either, and it does one job of a tenant at
 a time.
+
+The loop itself speaks with the process. An executor's threads would take Python's lock several times for each body, and
+a thread that loses its core with the lock keeps the loop waiting.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ import gc
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
+import struct
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from typing import Any, Final, TypeVar, cast
 
 from offpath.host_helper.gateway.buffers import SharedBuffer
 from offpath.host_helper.gateway.errors import unavailable
@@ -27,45 +33,57 @@ from offpath.host_helper.gateway.errors import unavailable
 logger = logging.getLogger(__name__)
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
+_LENGTH: Final = struct.Struct("!Q")
+"""Before each message, a pickle."""
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: SpawnProcess
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
 
 class ReaderProcess:
     """The process of all tenants. It starts with the first long body, and again after its death."""
 
     def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
+        self._child: _Child | None = None
+        self._turn = asyncio.Lock()
 
-    def submit(self, function: Callable[..., _T], *arguments: Any) -> Future[_T]:
-        """Raises: Refused: there is no process, and none can be started."""
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")  # a fork would inherit grpc's threads, and tokens
-            self._pool = ProcessPoolExecutor(1, context, _begin, (os.getpid(),))
-        pool = self._pool
-        try:
-            future = pool.submit(function, *arguments)
-        except (BrokenProcessPool, OSError) as fault:
-            self._lost(pool, fault)
-            raise no_reader() from None
-        future.add_done_callback(lambda ended: self._look(pool, ended))
-        return future
-
-    def _look(self, pool: ProcessPoolExecutor, ended: Future[Any]) -> None:
-        """In a thread of the pool's."""
-        if not ended.cancelled() and isinstance(fault := ended.exception(), BrokenProcessPool):
-            self._lost(pool, fault)
-
-    def _lost(self, pool: ProcessPoolExecutor, fault: BaseException) -> None:
-        """The process of this pool has died: the next body starts another."""
-        if self._pool is pool:  # several requests may see one death
-            self._pool = None
-            logger.warning("the process that reads long bodies has ended: %s", fault, extra={"code": "gateway_reader"})
+    async def run(self, message: bytes) -> Any:
+        """The answer to a pickled function with its arguments. If it is cancelled after the process has begun, the
+        process ends. Raises: Refused: there is no process, or it has ended; what the function raises."""
+        async with self._turn:
+            try:
+                child = self._child = self._child or await _started()
+            except OSError as fault:
+                logger.warning("long bodies cannot be read: %s", fault.strerror, extra={"code": "gateway_reader"})
+                raise no_reader() from None
+            try:
+                child.writer.write(_LENGTH.pack(len(message)) + message)
+                (length,) = _LENGTH.unpack(await child.reader.readexactly(_LENGTH.size))
+                answer = await child.reader.readexactly(length)
+            except (OSError, asyncio.IncompleteReadError):
+                logger.warning("the process that reads long bodies has ended", extra={"code": "gateway_reader"})
+                self.close()
+                raise no_reader() from None
+            except asyncio.CancelledError:
+                self.close()
+                raise
+        is_fault, got = pickle.loads(answer)
+        if is_fault:
+            raise got
+        return got
 
     def close(self) -> None:
         """End the process. Idempotent."""
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            pool.shutdown(wait=False, cancel_futures=True)
+        if self._child is not None:
+            child, self._child = self._child, None
+            child.writer.close()
+            child.process.kill()
+            child.process.join()
 
 
 class Reader:
@@ -76,37 +94,27 @@ class Reader:
         self._turn = asyncio.Semaphore(1)
 
     async def run(self, function: Callable[..., _T], *arguments: Any, of: Sequence[memoryview] = ()) -> _T:
-        """The function's result. Arguments and result are pickled. ``of``: what the process reads or writes in its
-        place; the memory stays as long as the process needs it. If the caller is cancelled, what the process has begun
-        goes on, and the tenant's next body waits for it. Raises: Refused: the process has ended; what the function
-        raises.
+        """The function's result. Arguments and result are pickled; what is long is a `Place`. ``of``: what the process
+        reads or writes there; the memory stays as long as the process needs it. If the caller is cancelled, what the
+        process has begun goes on, and the tenant's next body waits for it. Raises: Refused: the process has ended; what
+        the function raises.
         """
+        message = pickle.dumps((function, arguments))
         await self._turn.acquire()
-        loop = asyncio.get_running_loop()
         shared = [each.obj for each in of if isinstance(each.obj, SharedBuffer)]
-        try:
-            future = self._process.submit(function, *arguments)
-        except BaseException:
-            self._turn.release()
-            raise
-
         for buffer in shared:
             buffer.readers += 1
+        running = asyncio.ensure_future(self._process.run(message))
 
-        def released() -> None:
+        def ended(_: asyncio.Future[Any]) -> None:
             for buffer in shared:
                 buffer.readers -= 1
             self._turn.release()
+            if not running.cancelled():
+                running.exception()  # or asyncio logs it if nobody waits any more
 
-        def ended(_: Future[_T]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(released)
-
-        future.add_done_callback(ended)
-        try:
-            return await asyncio.wrap_future(future, loop=loop)
-        except BrokenProcessPool:
-            raise no_reader() from None
+        running.add_done_callback(ended)
+        return cast(_T, await asyncio.shield(running))
 
 
 def no_reader() -> Exception:
@@ -114,12 +122,44 @@ def no_reader() -> Exception:
     return unavailable("the body was not read: the process that reads long ones has ended")
 
 
-def _begin(gateway: int) -> None:
-    """In the new process: it ends with the gateway, and leaves its signals to it."""
+async def _started() -> _Child:
+    """A new process. Raises: OSError: no process or descriptor is left."""
+    ours, theirs = socket.socketpair()
+    try:
+        context = multiprocessing.get_context("spawn")  # a fork would inherit grpc's threads, and tokens
+        process = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
+        process.start()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return _Child(process, reader, writer)
+
+
+def _serve(sock: socket.socket, gateway: int) -> None:
+    """The process: it ends with the gateway, and leaves its signals to it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != gateway:
-        os._exit(1)  # it died before
-    for each in (signal.SIGINT, signal.SIGHUP):
+        return  # it died before
+    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     os.nice(_NICENESS)
     gc.disable()  # JSON has no cycles, and each look at a million lists costs as much as reading them
+    with sock, sock.makefile("rb") as asked:
+        while head := asked.read(_LENGTH.size):
+            (length,) = _LENGTH.unpack(head)
+            answer = _answer(asked.read(length))
+            sock.sendall(_LENGTH.pack(len(answer)))
+            sock.sendall(answer)
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        function, arguments = pickle.loads(message)
+        return pickle.dumps((False, function(*arguments)), pickle.HIGHEST_PROTOCOL)
+    except Exception as fault:
+        with contextlib.suppress(Exception):
+            return pickle.dumps((True, fault))
+        return pickle.dumps((True, RuntimeError(repr(fault))))
