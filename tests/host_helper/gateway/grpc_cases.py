@@ -347,3 +347,29 @@ async def test_a_stream_answers_each_of_its_requests(ada: Stub) -> None:
             numbers = np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)
             found[answer.infer_response.id] = numbers[1]
     assert found == {str(n): 2 * (n + 1) for n in range(100) if n != 50}
+
+
+def adding(value: int, *, is_long: bool = False, **parameters: Any) -> Any:
+    """A request of sequence 5. ``is_long``: the second process reads it."""
+    made = classes().ModelInferRequest(model_name="accumulate", id=str(value))
+    made.inputs.add(name="x", datatype="INT64", shape=[1]).contents.int64_contents.append(value)
+    made.parameters["sequence_id"].int64_param = 5
+    for key, flag in parameters.items():
+        made.parameters[key].bool_param = flag
+    if is_long:
+        made.parameters["pad"].string_param = "x" * 20_000
+    return made
+
+
+async def test_requests_of_a_sequence_stay_in_order_also_if_one_is_long_to_read(ada: Stub) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        yield adding(1, is_long=True, sequence_start=True)
+        yield adding(10)
+        yield adding(100, is_long=True)
+        yield adding(1000, sequence_end=True)
+
+    found = {}
+    async for answer in ada.stream(requests()):
+        assert not answer.error_message
+        found[answer.infer_response.id] = np.frombuffer(answer.infer_response.raw_output_contents[0], np.int64)[0]
+    assert found == {"1": 1, "10": 11, "100": 111, "1000": 1111}
