@@ -20,7 +20,7 @@ from offpath.host_helper.requester import news_wait_s
 from offpath.host_helper.resume import Link, Return, Way, outcome_of
 from offpath.host_helper.retries import RETRIES, may_retry
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, daemon_gone
-from offpath.host_helper.waiters import Answer, Stream, fail, late
+from offpath.host_helper.waiters import Answer, Stream, fail, wait
 
 
 class AsyncRequester:
@@ -167,13 +167,7 @@ class AsyncRequester:
         while not stream.has_answer or self._returning is not None:
             if stream.failed is not None:
                 raise stream.failed
-            ready = stream.waiting()
-            timer = self._loop.call_at(deadline, late, ready) if deadline is not None else None
-            try:
-                await ready
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            await wait(stream.waiting(), deadline)
         if deadline is not None and self._loop.time() >= deadline:
             raise RequestTimeout("no answer in time")
         outcome, has_more = self._take(stream, slot)
@@ -209,17 +203,13 @@ class AsyncRequester:
         await self._room_in_slots(deadline)
         answer: Answer = self._loop.create_future()
         slot = self._fill(number, arrays, options, answer, taker)
-        timer = self._loop.call_at(deadline, late, answer) if deadline is not None else None
         try:
-            return await answer
+            return await wait(answer, deadline)
         except (asyncio.CancelledError, RequestTimeout):
             if self._slots.waiters.get(slot) is answer and self._gone is None:
                 self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
                 self._ring(immediate(IMM_CANCEL, slot))
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def _fill(
         self,
@@ -250,10 +240,10 @@ class AsyncRequester:
             room: asyncio.Future[None] = self._loop.create_future()
             self._room.append(room)
             try:
-                await self._until(room, deadline)
+                await wait(room, deadline)
                 while self._gone is None and not self._has_room():  # the connection broke after it was woken
                     self._room[0] = room = self._loop.create_future()
-                    await self._until(room, deadline)
+                    await wait(room, deadline)
             except BaseException:
                 self._room.remove(room)
                 self._wake_first()
@@ -261,14 +251,6 @@ class AsyncRequester:
             self._room.remove(room)
         if self._gone is not None:
             raise self._gone
-
-    async def _until(self, room: asyncio.Future[None], deadline: float | None) -> None:
-        timer = self._loop.call_at(deadline, late, room) if deadline is not None else None
-        try:
-            await room
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def _ring(self, imm: int) -> None:
         """The reader resumes a lost connection; so does this method if the doorbell fails first."""
