@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import pack_answer
@@ -19,6 +20,7 @@ from offpath.host_helper import Options, requester
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import RequestFailed
 from offpath.host_helper.requester import Requester
+from offpath.host_helper.slots import Result
 
 OF_NONE, OF_A_SEQUENCE = Options(), Options(sequence_id=7)
 _KIND_SHIFT = 24
@@ -184,3 +186,38 @@ async def test_a_request_that_leaves_while_it_waits_holds_no_other_up(how: str) 
         session.answer(Status.COMPLETED)
     assert session.sent == [0, 2]
     assert not asynced._room
+
+
+async def test_a_request_that_is_woken_when_the_connection_breaks_stays_the_first() -> None:
+    session = Session(status=None)
+    async with asyncio.timeout(20), opened(session) as asynced, asyncio.TaskGroup() as tasks:
+        for value in (0, 1, 2):
+            tasks.create_task(asynced.submit("k", array(value)))
+        await turns()
+        session.answer(Status.COMPLETED)
+        asynced._readable()
+        asynced._returning = asyncio.ensure_future(asyncio.sleep(0))  # as `_lost` does
+        await turns()
+        assert session.sent == [0]
+        tasks.create_task(asynced.submit("k", array(3)))
+        asynced._returning = None  # as `_come_back` does
+        asynced._wake_first()
+        for count in (2, 3, 4):
+            await until_sent(session, count)
+            session.answer(Status.COMPLETED)
+    assert session.sent == [0, 1, 2, 3]
+
+
+async def test_all_that_wait_for_a_slot_end_with_the_session_also_the_one_that_was_woken() -> None:
+    session = Session(status=None)
+    async with asyncio.timeout(20), opened(session) as asynced:
+        waiting = [asyncio.ensure_future(asynced.submit("k", array(value))) for value in (0, 1, 2)]
+        await turns()
+        session.answer(Status.COMPLETED)
+        asynced._readable()
+        asyncio.get_running_loop().remove_reader(session.fileno())
+        asynced._fail(PeerGone("lost"))
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [Result, PeerGone, PeerGone]
+        assert not asynced._room
+    assert session.sent == [0]
