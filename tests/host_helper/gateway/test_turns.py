@@ -23,6 +23,7 @@ from offpath.host_helper.gateway.messages import classes
 from offpath.host_helper.gateway.models import Model, Models, model_of
 from offpath.host_helper.gateway.readers import ReaderProcess
 from offpath.host_helper.gateway.regions import Regions
+from offpath.host_helper.gateway.sequences import Begun
 from offpath.host_helper.gateway.tenants import Tenant
 from offpath.host_helper.slots import Options, Result
 
@@ -153,9 +154,9 @@ async def test_a_sequence_that_was_lost_with_its_session_is_not_called_one_that_
     def serving(ends: Reason) -> None:
         serve(tenant, Session(ends=ends)).go.set()
 
-    async def refused() -> int:
+    async def refused(*, end: bool = False) -> int:
         with pytest.raises(Refused) as why:
-            await run(tenant, call())
+            await run(tenant, call(end=end))
         return why.value.http
 
     serving(Reason.SEQUENCE_UNKNOWN)
@@ -164,7 +165,8 @@ async def test_a_sequence_that_was_lost_with_its_session_is_not_called_one_that_
     await run(tenant, call(start=True))
     serving(Reason.SEQUENCE_UNKNOWN)
     assert await refused() == 409, "lost"
-    assert await refused() == 409, "still"
+    assert await refused(end=True) == 409, "still"
+    assert await refused() == 400, "ended"
     serving(Reason.NONE)
     await run(tenant, call(start=True))
     await run(tenant, call(end=True))
@@ -188,6 +190,22 @@ async def test_those_behind_a_request_that_ended_with_the_state_are_not_called_o
             await run(tenant, call())
         seen.append(why.value.http)
     assert seen == [http, 409, 409]
+
+
+def test_the_gateway_remembers_a_bounded_number_of_sequences() -> None:
+    begun = Begun()
+    for number in range(1, 4099):
+        begun.started("k", number, 1)
+    begun.started("k", 3, 1)
+    begun.started("k", 5000, 1)
+    assert [begun.is_lost("k", number, 2) for number in (1, 2, 3, 4, 5, 5000)] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 async def test_one_that_the_daemon_has_ended_is_one_that_was_not_started(tenant: Tenant) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from offpath.host_helper.errors import RequestTimeout
 from offpath.host_helper.gateway.errors import Refused, invalid, unsupported
 from offpath.host_helper.gateway.models import Model
-from offpath.host_helper.slots import Options
 
 _MOST_ID: Final = (1 << 64) - 1
 _MOST_BEGUN: Final = 4096
@@ -59,20 +58,16 @@ class Begun:
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, int], int] = {}
 
-    @contextmanager
-    def sent(self, kernel: str, options: Options, session: int) -> Iterator[None]:
-        """Around a request that a session gets."""
-        key = kernel, options.sequence_id
-        if options.sequence_start:
-            self._sessions.pop(key, None)
-            self._sessions[key] = session
-            if len(self._sessions) > _MOST_BEGUN:
-                del self._sessions[next(iter(self._sessions))]
-        try:
-            yield
-        finally:
-            if options.sequence_end:
-                self._sessions.pop(key, None)
+    def started(self, kernel: str, number: int, session: int) -> None:
+        """A request with its start is sent."""
+        self._sessions.pop((kernel, number), None)
+        self._sessions[kernel, number] = session
+        if len(self._sessions) > _MOST_BEGUN:
+            del self._sessions[next(iter(self._sessions))]
+
+    def ended(self, kernel: str, number: int) -> None:
+        """A request with its end has ended, in whatever way."""
+        self._sessions.pop((kernel, number), None)
 
     def lost(self, kernel: str, number: int) -> None:
         """A request of the sequence has ended in a way that says so."""

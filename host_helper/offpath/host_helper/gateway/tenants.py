@@ -33,6 +33,7 @@ from offpath.host_helper.gateway.sequences import Begun, Lines, not_started, sta
 from offpath.host_helper.gateway.statistics import Statistics
 from offpath.host_helper.gateway.turns import Turn
 from offpath.host_helper.negotiate import Tls
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options
 
 logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
@@ -98,10 +99,14 @@ class Tenant:
         turn = Turn(model, sequence_id, None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s)
         self._pending += 1
         try:
+            if self._pending > self.table.max_pending:
+                self.statistics.failed(model, turn.took_ns)
+                raise unavailable(f"tenant has {self.table.max_pending} requests here, as many as it may")
+            if not sequence_id:
+                yield turn
+                return
             async with contextlib.AsyncExitStack() as line:
                 with self._counted(turn):
-                    if self._pending > self.table.max_pending:
-                        raise unavailable(f"tenant has {self.table.max_pending} requests here, as many as it may")
                     await line.enter_async_context(self._lines.turn(model.kernel, sequence_id, timeout_s))
                 yield turn
         finally:
@@ -110,7 +115,8 @@ class Tenant:
     async def infer(self, call: Call, turn: Turn) -> Sequence[Output]:
         """Run the request in its turn. Raises: Refused."""
         results = Results(call)
-        with self._counted(turn), self._sent(call, turn) as requester:
+        with self._counted(turn, call.options):
+            requester = self._present(call, turn)
             timeout_s, options = turn.left(call.options)
             done = await requester.submit(
                 call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
@@ -123,7 +129,8 @@ class Tenant:
         Raises: Refused: after the answers before."""
         results = Results(call)
         stages = Stages()
-        with self._counted(turn), self._sent(call, turn) as requester:
+        with self._counted(turn, call.options):
+            requester = self._present(call, turn)
             timeout_s, options = turn.left(call.options)
             answers = requester.stream(
                 call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
@@ -135,7 +142,7 @@ class Tenant:
         self.statistics.succeeded(call.model, stages, turn.took_ns)
 
     @contextlib.contextmanager
-    def _counted(self, turn: Turn) -> Iterator[None]:
+    def _counted(self, turn: Turn, options: Options = DEFAULT_OPTIONS) -> Iterator[None]:
         """Counts a request that fails. Raises: Refused: in the place of what ended it."""
         try:
             yield
@@ -145,16 +152,19 @@ class Tenant:
             if refused is None:
                 raise
             raise refused from None
+        finally:
+            if options.sequence_end and turn.session:
+                self._begun.ended(turn.model.kernel, turn.sequence_id)
 
-    @contextlib.contextmanager
-    def _sent(self, call: Call, turn: Turn) -> Iterator[AsyncRequester]:
-        """The present session, for one request: another may have been there when the request came. Raises: Refused:
-        there is none."""
+    def _present(self, call: Call, turn: Turn) -> AsyncRequester:
+        """The session for a request whose turn it is: another may have been there when it came. Raises: Refused: there
+        is none."""
         if self._requester is None:
             raise unavailable("the daemon cannot be reached")
         turn.session = self._sessions
-        with self._begun.sent(call.model.kernel, call.options, turn.session):
-            yield self._requester
+        if call.options.sequence_start:
+            self._begun.started(turn.model.kernel, turn.sequence_id, turn.session)
+        return self._requester
 
     def _refusal(self, fault: BaseException, turn: Turn) -> Refused | None:
         """What the client is told; None: the fault passes."""
