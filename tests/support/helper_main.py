@@ -92,6 +92,16 @@ def accumulate(x: Array, *, sequence: SequenceContext) -> tuple[Array, Array]:
     return np.array([sum_]), np.array([os.getpid(), seen, sequence.id & (1 << 62) - 1, flags])
 
 
+@helper.kernel(
+    "recount", demand=14, sequences=True, streams=True, inputs={"x": ("int64", [1])}, outputs={"n": ("int64", [2])}
+)  # fmt: skip
+def recount(x: Array, *, sequence: SequenceContext) -> Iterator[Array]:
+    """As many answers as ``x`` says: how many the sequence has had so far, and its flags."""
+    for _ in range(int(x[0])):
+        sequence.state["n"] = sequence.state.get("n", 0) + 1
+        yield np.array([sequence.state["n"], sequence.is_start + 2 * sequence.is_end])
+
+
 @helper.kernel("states", demand=14)
 def states(x: Array) -> Array:
     """How many sequences have a state in some worker: that of this lane."""

@@ -191,6 +191,7 @@ def over_grpc(address: str, token: str) -> dict[str, Any]:
     got["stream"] = sorted(result.as_numpy("y")[0, 0].item() for result, error in streamed if error is None)
     got["streamed sequence"] = streamed_sequence(client, headers)
     got["answers"] = several_answers(client, headers)
+    got["stateful answers"] = stateful_answers(client, headers)
     late: queue.Queue[Any] = queue.Queue()
     client.async_infer("scaling", inputs(oip_grpc, ROWS), lambda result, error: late.put((result, error)),
                        headers=headers)  # fmt: skip
@@ -257,6 +258,37 @@ def several_answers(client: Any, headers: Any) -> dict[str, Any]:
         "with end": with_end, "without end": without_end, "failed": failed, "first": first,
         "unary": failure(lambda: client.infer("count", wish, headers=headers)),
     }  # fmt: skip
+
+
+def stateful_answers(client: Any, headers: Any) -> dict[str, Any]:
+    """A stateful decoupled model: two sequences over one stream, all requests at once; then one that has ended."""
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def ask(number: int, n: int, count: int) -> None:
+        client.async_stream_infer(
+            "recount", inputs(oip_grpc, np.array([count], np.int64), "x", "INT64"), request_id=f"{number}.{n}",
+            sequence_id=number, sequence_start=n == 0, sequence_end=n == 2, enable_empty_final_response=True,
+        )  # fmt: skip
+
+    client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
+    for n in range(3):
+        ask(81, n, 3)
+        ask(82, n, 2)
+    got: dict[str, Any] = {"81": [], "82": [], "final": []}
+    while len(got["final"]) < 6:
+        result, error = answers.get(timeout=20)
+        if error is not None:
+            raise error
+        response = result.get_response()
+        if response.parameters["triton_final_response"].bool_param:
+            got["final"].append(response.id)
+        else:
+            got[response.id.partition(".")[0]].append([response.id, *result.as_numpy("n").tolist()])
+    got["final"].sort()
+    ask(81, 1, 1)
+    got["ended"] = str(answers.get(timeout=20)[1])
+    client.stop_stream()
+    return got
 
 
 def grpc_metadata(client: Any, headers: Any) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from typing import Any
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
-from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Tls
-from offpath.host_helper.requester import RETRIES, news_wait_s
+from offpath.host_helper.requester import news_wait_s
 from offpath.host_helper.resume import Link, Return, Way, outcome_of
+from offpath.host_helper.retries import RETRIES, may_retry
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, daemon_gone
-from offpath.host_helper.waiters import Answer, Stream, fail, late
+from offpath.host_helper.waiters import Answer, Stream, fail, wait
 
 
 class AsyncRequester:
@@ -32,6 +32,7 @@ class AsyncRequester:
         self._slots: SlotTable[Answer | Stream] = SlotTable(link.session)
         self._returning: asyncio.Task[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()
+        """Requests that wait for a slot, the first one at the left."""
         self._asking = asyncio.Lock()
         self._times_queried = 0
         self._gone: PeerGone | None = None
@@ -107,9 +108,10 @@ class AsyncRequester:
         options: Options = DEFAULT_OPTIONS,
         taker: Taker | None = None,
     ) -> Result:
-        """Run ``kernel`` on ``arrays``. A RETRY_SAFE answer is retried, at most three times. ``taker``: takes the
-        result where it lies, and the returned one has no arrays.
+        """Run ``kernel`` on ``arrays``. A RETRY_SAFE answer is retried, at most three times, unless the request is of a
+        sequence. ``taker``: takes the result where it lies, and the returned one has no arrays.
 
+        Requests that wait for a slot are sent in the order of their calls.
         Cancelling the awaiting task cancels the request at the daemon. So does the timeout of ``timeout`` seconds,
         which includes the wait for a free slot. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge,
         PeerGone.
@@ -122,7 +124,7 @@ class AsyncRequester:
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
-                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES or options.sequence_id:
+                if not may_retry(failed, attempt, options):
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -155,7 +157,7 @@ class AsyncRequester:
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
-                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                if not may_retry(failed, attempt, options):
                     raise
             finally:
                 self._abandon(stream, slot)
@@ -165,13 +167,7 @@ class AsyncRequester:
         while not stream.has_answer or self._returning is not None:
             if stream.failed is not None:
                 raise stream.failed
-            ready = stream.waiting()
-            timer = self._loop.call_at(deadline, late, ready) if deadline is not None else None
-            try:
-                await ready
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            await wait(stream.waiting(), deadline)
         if deadline is not None and self._loop.time() >= deadline:
             raise RequestTimeout("no answer in time")
         outcome, has_more = self._take(stream, slot)
@@ -186,7 +182,7 @@ class AsyncRequester:
         if self._slots.is_stream(slot):
             self._ring(self._slots.next_of(slot))
             return outcome, True
-        self._wake_one()
+        self._wake_first()
         return outcome, False
 
     def _abandon(self, stream: Stream, slot: int) -> None:
@@ -207,17 +203,13 @@ class AsyncRequester:
         await self._room_in_slots(deadline)
         answer: Answer = self._loop.create_future()
         slot = self._fill(number, arrays, options, answer, taker)
-        timer = self._loop.call_at(deadline, late, answer) if deadline is not None else None
         try:
-            return await answer
+            return await wait(answer, deadline)
         except (asyncio.CancelledError, RequestTimeout):
             if self._slots.waiters.get(slot) is answer and self._gone is None:
                 self._slots.abandon(slot)  # what the taker writes to may be another's when the answer comes
                 self._ring(immediate(IMM_CANCEL, slot))
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def _fill(
         self,
@@ -232,27 +224,31 @@ class AsyncRequester:
         """Send a request; there is room for it. Returns its slot."""
         try:
             slot = self._slots.fill(number, arrays, options, waiter, taker, is_stream=is_stream)
-        except BaseException:
-            self._wake_one()  # the slot that was offered is still free
-            raise
+        finally:
+            self._wake_first()  # there may be another free slot, or this one was not taken
         self._ring(slot)
         return slot
 
+    def _has_room(self) -> bool:
+        return self._returning is None and self._slots.has_room()
+
     async def _room_in_slots(self, deadline: float | None) -> None:
-        """Wait for a free slot. Raises: PeerGone, RequestTimeout."""
-        while self._gone is None and (self._returning is not None or not self._slots.has_room()):
+        """Wait for a free slot, behind those that wait already; the caller fills it at once, without an await between.
+        Raises: PeerGone, RequestTimeout.
+        """
+        if self._gone is None and (self._room or not self._has_room()):
             room: asyncio.Future[None] = self._loop.create_future()
             self._room.append(room)
-            timer = self._loop.call_at(deadline, late, room) if deadline is not None else None
             try:
-                await room
-            except asyncio.CancelledError:
-                if room.done() and not room.cancelled():
-                    self._wake_one()  # pass the slot to the next waiter
+                await wait(room, deadline)
+                while self._gone is None and not self._has_room():  # the connection broke after it was woken
+                    self._room[0] = room = self._loop.create_future()
+                    await wait(room, deadline)
+            except BaseException:
+                self._room.remove(room)
+                self._wake_first()
                 raise
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            self._room.remove(room)
         if self._gone is not None:
             raise self._gone
 
@@ -310,14 +306,13 @@ class AsyncRequester:
                     waiter.set_result(outcome)
                 else:
                     waiter.set_exception(outcome)
-            self._wake_one()
+            self._wake_first()
 
-    def _wake_one(self) -> None:
-        while self._room:
-            room = self._room.popleft()
-            if not room.done():
-                room.set_result(None)
-                return
+    def _wake_first(self) -> None:
+        """Wake the request that waits for the longest time, if it can be sent. It stays the first one until it has its
+        slot: one that is submitted meanwhile waits behind it. `_fill` wakes the next one."""
+        if self._room and not self._room[0].done() and self._has_room():
+            self._room[0].set_result(None)
 
     def _lost(self, gone: PeerGone) -> None:
         """The connection broke: resume the session, or fail what is in flight."""
@@ -356,8 +351,7 @@ class AsyncRequester:
             if (failed := outcome_of(state)) is not None:
                 fail(waiter, failed)
         self._loop.add_reader(link.session.fileno(), self._readable)
-        for _ in range(len(self._room)):
-            self._wake_one()
+        self._wake_first()
 
     def _fail(self, gone: PeerGone) -> None:
         """The daemon is lost: everything in flight may or may not have started."""
@@ -365,8 +359,7 @@ class AsyncRequester:
         for waiter in self._slots.waiters.values():
             fail(waiter, daemon_gone(str(gone)))
         self._slots.waiters.clear()
-        while self._room:
-            room = self._room.popleft()
+        for room in self._room:
             if not room.done():
                 room.set_exception(gone)
 

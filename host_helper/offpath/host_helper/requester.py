@@ -19,15 +19,14 @@ from offpath.bindings import faults
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
-from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, SlotsHeld, UnknownKernel
 from offpath.host_helper.negotiate import Negotiation, Tls
 from offpath.host_helper.pending import Pending
 from offpath.host_helper.resume import Return, Way, outcome_of
+from offpath.host_helper.retries import RETRIES, may_retry
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
-RETRIES = 3
 _LONGEST_WAIT_S = 86_400.0
 """Longest single wait; a longer timeout, math.inf included, is split. poll(2) accepts at most 24 days."""
 
@@ -95,7 +94,7 @@ class Requester:
         options: Options = DEFAULT_OPTIONS,
     ) -> Result:
         """Run ``kernel`` on ``arrays`` and wait for its result. A RETRY_SAFE answer is retried, at most three times,
-        unless the request is of a sequence: others of it may have run meanwhile.
+        unless the request is of a sequence.
 
         Args:
             timeout: seconds in all, including the wait for a free slot; None: no limit.
@@ -109,7 +108,7 @@ class Requester:
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
-                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES or options.sequence_id:
+                if not may_retry(failed, attempt, options):
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -131,8 +130,8 @@ class Requester:
             timeout: seconds in all, including the wait for a free slot and the caller's own time; None: no limit.
 
         Raises: as `submit`. RequestFailed with STREAM_MISMATCH: the kernel does not stream. After an error nothing
-        follows; the answers before it are good. SlotsHeld, also of `submit` and `begin`: all slots have answers of
-        streams that were not taken.
+        follows; the answers before it are good. RETRY_SAFE is retried, as by `submit`. SlotsHeld, also of `submit` and
+        `begin`: all slots have answers of streams that were not taken.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for attempt in range(RETRIES + 1):
@@ -147,7 +146,7 @@ class Requester:
                     except RequestTimeout:
                         raise RequestTimeout(f"no answer within {timeout:g} s") from None
                     except RequestFailed as failed:
-                        if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                        if not may_retry(failed, attempt, options):
                             raise
                         break
                     if result is None:

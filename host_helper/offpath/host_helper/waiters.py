@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 from offpath.bindings.errors import OffpathError
 from offpath.host_helper.errors import RequestTimeout
 from offpath.host_helper.slots import Result
 
 Answer = asyncio.Future[Result]
+_T = TypeVar("_T")
 
 
 class Stream:
@@ -57,7 +58,17 @@ def fail(waiter: Answer | Stream, failed: OffpathError) -> None:
         waiter.set_exception(failed)
 
 
-def late(waiting: asyncio.Future[Any]) -> None:
+async def wait(waiting: asyncio.Future[_T], deadline: float | None) -> _T:
+    """Its result. ``deadline``: by the loop's clock; None: it has none. Raises: RequestTimeout: not until then."""
+    timer = waiting.get_loop().call_at(deadline, _late, waiting) if deadline is not None else None
+    try:
+        return await waiting
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _late(waiting: asyncio.Future[Any]) -> None:
     """The time is over."""
     if not waiting.done():
         waiting.set_exception(RequestTimeout("no answer in time"))

@@ -93,6 +93,7 @@ async def test_what_there_is(ada: Stub) -> None:
         "identity",
         "lying",
         "napping",
+        "recount",
         "scaling",
     ]
 
@@ -347,3 +348,58 @@ async def test_a_stream_answers_each_of_its_requests(ada: Stub) -> None:
             numbers = np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)
             found[answer.infer_response.id] = numbers[1]
     assert found == {str(n): 2 * (n + 1) for n in range(100) if n != 50}
+
+
+def adding(value: int, *, is_long: bool = False, **parameters: Any) -> Any:
+    """A request of sequence 5. ``is_long``: the second process reads it."""
+    made = classes().ModelInferRequest(model_name="accumulate", id=str(value))
+    made.inputs.add(name="x", datatype="INT64", shape=[1]).contents.int64_contents.append(value)
+    made.parameters["sequence_id"].int64_param = 5
+    for key, flag in parameters.items():
+        made.parameters[key].bool_param = flag
+    if is_long:
+        made.parameters["pad"].string_param = "x" * 20_000
+    return made
+
+
+async def test_requests_of_a_sequence_stay_in_order_also_if_one_is_long_to_read(ada: Stub) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        yield adding(1, is_long=True, sequence_start=True)
+        yield adding(10)
+        yield adding(100, is_long=True)
+        yield adding(1000, sequence_end=True)
+
+    found = {}
+    async for answer in ada.stream(requests()):
+        assert not answer.error_message
+        found[answer.infer_response.id] = np.frombuffer(answer.infer_response.raw_output_contents[0], np.int64)[0]
+    assert found == {"1": 1, "10": 11, "100": 111, "1000": 1111}
+
+
+async def test_a_stateful_model_that_streams_gives_all_answers_of_a_request_before_those_of_the_next(ada: Stub) -> None:
+    async def requests() -> AsyncIterator[Any]:
+        for n, (first, last) in enumerate([(True, False), (False, False), (False, True)]):
+            for number in (5, 6):
+                made = request(
+                    np.array([3 if number == 5 else 2], np.int64), "x", "INT64", "recount", id=f"{number}.{n}"
+                )
+                made.parameters["sequence_id"].int64_param = number
+                made.parameters["sequence_start"].bool_param = first
+                made.parameters["sequence_end"].bool_param = last
+                made.parameters["triton_enable_empty_final_response"].bool_param = True
+                yield made
+
+    found: dict[str, list[tuple[str, list[int]]]] = {"5": [], "6": []}
+    async for answer in ada.stream(requests()):
+        assert not answer.error_message
+        said = answer.infer_response
+        assert is_final(answer) == (not said.outputs)
+        values = np.frombuffer(said.raw_output_contents[0], np.int64).tolist() if said.outputs else []
+        found[said.id[0]].append((said.id[2:], values))
+    for number, each in (("5", 3), ("6", 2)):
+        wanted: list[tuple[str, list[int]]] = []
+        for n, flags in enumerate((1, 0, 2)):
+            wanted += [(str(n), [n * each + m + 1, flags]) for m in range(each)]
+        answers = [one for one in found[number] if one[1]]
+        assert answers == wanted
+        assert [n for n, values in found[number] if not values] == ["0", "1", "2"]

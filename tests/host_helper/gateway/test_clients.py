@@ -69,7 +69,7 @@ def test_the_client_learns_what_there_is(got: Any, protocol: str) -> None:
         "live": True, "ready": True, "model": True, "nope": False, "versions": ["2"], "config": "scaling",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}], "server": "offpath",
     }  # fmt: skip
-    assert got[protocol]["index"] == ["accumulate", "count", "identity", "lying", "napping", "scaling"]
+    assert got[protocol]["index"] == ["accumulate", "count", "identity", "lying", "napping", "recount", "scaling"]
     assert got[protocol]["statistics"]
 
 
@@ -161,6 +161,17 @@ def test_the_client_streams_a_decoupled_model(got: Any) -> None:
     text = "doesn't support models with decoupled transaction policy"
     assert answers["unary"] == ["StatusCode.UNIMPLEMENTED", f"ModelInfer RPC {text}"]
     assert got["http"]["decoupled"] == ["501", f"HTTP end point {text}"]
+
+
+def test_the_client_streams_sequences_of_a_decoupled_model(got: Any) -> None:
+    """Each answer counts on from the one before, over all requests of its sequence, beside another sequence."""
+    found = got["grpc"]["stateful answers"]
+    for number, each in (("81", 3), ("82", 2)):
+        assert found[number] == [
+            [f"{number}.{n}", n * each + m, flags] for n, flags in enumerate((1, 0, 2)) for m in range(1, each + 1)
+        ]
+    assert found["final"] == sorted(f"{number}.{n}" for number in (81, 82) for n in range(3))
+    assert "must specify the START flag" in found["ended"]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +18,13 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The answers that were taken from the daemon, and so written to regions."""
     pytest.importorskip("grpc")
     model = SimpleNamespace(streams=True, name="count", version=1)
-    call = SimpleNamespace(model=model, id="r", end=lambda: None)
+    call = SimpleNamespace(model=model, id="r")
 
-    async def called(*given: Any) -> Any:
-        return call
+    @contextlib.asynccontextmanager
+    async def called(*given: Any) -> AsyncIterator[Any]:
+        yield call, None
 
-    monkeypatch.setattr(grpc_server, "_call", called)
+    monkeypatch.setattr(grpc_server, "_called", called)
     return []
 
 
@@ -31,7 +33,7 @@ async def once(made: Any) -> AsyncIterator[Any]:
 
 
 def test_an_answer_is_written_to_regions_once_the_message_before_was_written_to_the_stream(written: list[int]) -> None:
-    async def answers(call: Any) -> AsyncIterator[tuple[()]]:
+    async def answers(call: Any, turn: Any) -> AsyncIterator[tuple[()]]:
         for number in (1, 2, 3):
             written.append(number)
             yield ()

@@ -233,15 +233,25 @@ def _borrow(call: Call, place: InRegion) -> Region:
     return region
 
 
+def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+    """The client's, in seconds; None: it has none. Raises: Refused: it is no number of microseconds."""
+    return _whole(parameters, "timeout") / 1e6 or None
+
+
+def budget_ms(timeout_s: float | None) -> int:
+    """A time-out as the daemon takes it; 0: none."""
+    return 0 if timeout_s is None else min(max(math.ceil(timeout_s * 1e3), 1), _MOST_BUDGET_MS)
+
+
 def _options(model: Model, parameters: Mapping[str, Any]) -> tuple[Options, float | None]:
     sequence_id, is_start, is_end = sequence_of(model, parameters)
-    priority, timeout_us = (_whole(parameters, key) for key in ("priority", "timeout"))
+    priority, timeout_s = _whole(parameters, "priority"), timeout_of(parameters)
     urgency = max(_LEAST_PRIORITY + 1 - priority, 1) if priority else 0
-    budget_ms = min(-(-timeout_us // 1000), _MOST_BUDGET_MS)
     options = Options(
-        priority=urgency, budget_ms=budget_ms, sequence_id=sequence_id, sequence_start=is_start, sequence_end=is_end
-    )
-    return options, timeout_us / 1e6 if timeout_us else None
+        priority=urgency, budget_ms=budget_ms(timeout_s), sequence_id=sequence_id, sequence_start=is_start,
+        sequence_end=is_end,
+    )  # fmt: skip
+    return options, timeout_s
 
 
 def _whole(parameters: Mapping[str, Any], key: str) -> int:

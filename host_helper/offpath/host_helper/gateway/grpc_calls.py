@@ -49,12 +49,7 @@ def read(request: Any, left_s: float | None) -> Parsed:
     """The request. Raises: Refused."""
     if len(request.inputs) > _MOST_TENSORS or len(request.outputs) > _MOST_TENSORS:
         raise invalid(f"more than {_MOST_TENSORS} inputs or outputs")
-    parameters = _parameters(request.parameters)
-    if left_s is not None:
-        deadline_us = max(int(left_s * 1e6), 1)
-        timeout_us = parameters.get("timeout", 0)
-        if not isinstance(timeout_us, int) or not timeout_us or timeout_us > deadline_us:
-            parameters["timeout"] = deadline_us
+    parameters = parameters_of(request, left_s)
     raw = iter(request.raw_input_contents)
     inputs = [_given(tensor, raw, bool(request.raw_input_contents)) for tensor in request.inputs]
     left = sum(1 for _ in raw)
@@ -64,6 +59,17 @@ def read(request: Any, left_s: float | None) -> Parsed:
         )
     outputs = [_asked(tensor) for tensor in request.outputs]
     return Parsed(request.id, inputs, outputs, parameters, is_binary=True)
+
+
+def parameters_of(request: Any, left_s: float | None) -> dict[str, Any]:
+    """The request's, and as its time-out what is left of the call's deadline, if that is less."""
+    parameters = _parameters(request.parameters)
+    if left_s is not None:
+        deadline_us = max(int(left_s * 1e6), 1)
+        timeout_us = parameters.get("timeout", 0)
+        if not isinstance(timeout_us, int) or not timeout_us or timeout_us > deadline_us:
+            parameters["timeout"] = deadline_us
+    return parameters
 
 
 def written(call: Call, outputs: Sequence[Output]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from offpath.bindings.certificates import tenant_among
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls, routes
-from offpath.host_helper.gateway.calls import Call
+from offpath.host_helper.gateway.calls import Call, timeout_of
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.errors import (
     GatewayConfigInvalid,
@@ -24,7 +24,9 @@ from offpath.host_helper.gateway.errors import (
 )
 from offpath.host_helper.gateway.messages import DATA_TYPES, FIELDS, SERVICE, classes
 from offpath.host_helper.gateway.models import config as model_config
+from offpath.host_helper.gateway.sequences import sequence_of
 from offpath.host_helper.gateway.tenants import Tenant, Tenants
+from offpath.host_helper.gateway.turns import Turn
 
 logger = logging.getLogger(__name__)
 STREAM: Final = "ModelStreamInfer"
@@ -219,9 +221,12 @@ class _Stream:
         failed = message()
         failed.infer_response.id = request.id
         try:
-            call = await _call(tenant, request, self._context)
-            failed.infer_response.CopyFrom(_final(grpc_calls.written(call, ())))
-            response = await (self._answers(tenant, call, request) if call.model.streams else _inferred(tenant, call))
+            async with _called(tenant, request, self._context) as (call, turn):
+                failed.infer_response.CopyFrom(_final(grpc_calls.written(call, ())))
+                if call.model.streams:
+                    response = await self._answers(tenant, call, turn, request)
+                else:
+                    response = grpc_calls.written(call, await tenant.infer(call, turn))
         except Refused as refused:
             failed.error_message = refused.text
             response = None
@@ -236,22 +241,19 @@ class _Stream:
         else:
             self._room.release()
 
-    async def _answers(self, tenant: Tenant, call: Call, request: Any) -> Any:
+    async def _answers(self, tenant: Tenant, call: Call, turn: Turn, request: Any) -> Any:
         """Answer a request of a model that streams. Returns the empty message at its end; None: the client does not
         want that. An answer is taken from the daemon, and written to regions, once the message of the one before was
         written to the client's stream. Raises: Refused."""
-        try:
-            async with contextlib.aclosing(tenant.stream(call)) as answers:
-                async for outputs in answers:
-                    response = grpc_calls.written(call, outputs)
-                    response.parameters[_IS_FINAL].bool_param = False
-                    taken = asyncio.Event()
-                    self.answers.put_nowait((classes().ModelStreamInferResponse(infer_response=response), taken.set))
-                    await taken.wait()
-            wants_end = _FINAL in request.parameters and request.parameters[_FINAL].bool_param
-            return grpc_calls.written(call, ()) if wants_end else None
-        finally:
-            call.end()
+        async with contextlib.aclosing(tenant.stream(call, turn)) as answers:
+            async for outputs in answers:
+                response = grpc_calls.written(call, outputs)
+                response.parameters[_IS_FINAL].bool_param = False
+                taken = asyncio.Event()
+                self.answers.put_nowait((classes().ModelStreamInferResponse(infer_response=response), taken.set))
+                await taken.wait()
+        wants_end = _FINAL in request.parameters and request.parameters[_FINAL].bool_param
+        return grpc_calls.written(call, ()) if wants_end else None
 
 
 def _final(response: Any) -> Any:
@@ -259,24 +261,28 @@ def _final(response: Any) -> Any:
     return response
 
 
-async def _call(tenant: Tenant, request: Any, context: Any) -> Call:
-    """Raises: Refused."""
+@contextlib.asynccontextmanager
+async def _called(tenant: Tenant, request: Any, context: Any) -> AsyncIterator[tuple[Call, Turn]]:
+    """The request, in its turn. It is read only then: reading one of many numbers takes longer than reading another of
+    its sequence, and one that waits holds no more than its message. Raises: Refused."""
     model = tenant.models.find(request.model_name, request.model_version)
-    parsed = await grpc_calls.parse(tenant.reader, request, context.time_remaining())
-    return parsed.call(model, tenant.regions)
+    left_s = context.time_remaining()
+    parameters = grpc_calls.parameters_of(request, left_s)
+    sequence_id, _, _ = sequence_of(model, parameters)
+    async with tenant.turn(model, sequence_id, timeout_of(parameters)) as turn:
+        parsed = await grpc_calls.parse(tenant.reader, request, left_s)
+        call = parsed.call(model, tenant.regions)
+        try:
+            yield call, turn
+        finally:
+            call.end()
 
 
 async def _unary(tenant: Tenant, request: Any, context: Any) -> Any:
     if tenant.models.find(request.model_name, request.model_version).streams:
         raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-    return await _inferred(tenant, await _call(tenant, request, context))
-
-
-async def _inferred(tenant: Tenant, call: Call) -> Any:
-    try:
-        return grpc_calls.written(call, await tenant.infer(call))
-    finally:
-        call.end()
+    async with _called(tenant, request, context) as (call, turn):
+        return grpc_calls.written(call, await tenant.infer(call, turn))
 
 
 def _certified(context: Any) -> str | None:

@@ -91,7 +91,8 @@ async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, n
     parsed = await inference.parse_by(tenant.reader, body, header_length)
     call = parsed.call(model, tenant.regions)
     try:
-        outputs = await tenant.infer(call)
+        async with tenant.turn(model, call.options.sequence_id, call.timeout_s) as turn:
+            outputs = await tenant.infer(call, turn)
         header, binary = inference.written(call, outputs)
     finally:
         call.end()

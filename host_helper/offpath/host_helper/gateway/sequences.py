@@ -12,6 +12,7 @@ from offpath.host_helper.gateway.errors import Refused, invalid, unsupported
 from offpath.host_helper.gateway.models import Model
 
 _MOST_ID: Final = (1 << 64) - 1
+_MOST_BEGUN: Final = 4096
 
 
 def sequence_of(model: Model, parameters: Mapping[str, Any]) -> tuple[int, bool, bool]:
@@ -41,6 +42,41 @@ def not_started(model: Model, number: int) -> Refused:
         f"inference request for sequence {number} to model '{model.name}' must specify the START flag on the first "
         "request of the sequence"
     )
+
+
+def state_lost(model: Model, number: int) -> Refused:
+    """The request does not start its sequence, whose state was lost."""
+    return Refused(
+        409, "ABORTED", f"the state of sequence {number} of model '{model.name}' was lost: begin the sequence anew"
+    )
+
+
+class Begun:
+    """The sequences that were started and not ended, by kernel and id, each with the number of the session that has it;
+    0: its state was lost. At most `_MOST_BEGUN`; those that were started first are forgotten first."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, int], int] = {}
+
+    def started(self, kernel: str, number: int, session: int) -> None:
+        """A request with its start is sent."""
+        self._sessions.pop((kernel, number), None)
+        self._sessions[kernel, number] = session
+        if len(self._sessions) > _MOST_BEGUN:
+            del self._sessions[next(iter(self._sessions))]
+
+    def ended(self, kernel: str, number: int) -> None:
+        """A request with its end has ended, in whatever way."""
+        self._sessions.pop((kernel, number), None)
+
+    def lost(self, kernel: str, number: int) -> None:
+        """A request of the sequence has ended in a way that says so."""
+        if (kernel, number) in self._sessions:
+            self._sessions[kernel, number] = 0
+
+    def is_lost(self, kernel: str, number: int, session: int) -> bool:
+        """Whether the state was lost, if ``session``, the present one, does not have the sequence."""
+        return self._sessions.get((kernel, number), session) != session
 
 
 class Lines:

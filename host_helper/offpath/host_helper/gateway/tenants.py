@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
-from offpath.bindings.wire.codes import Reason
+from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import Stages
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
@@ -28,12 +26,14 @@ from offpath.host_helper.gateway.errors import (
     unauthenticated,
     unavailable,
 )
-from offpath.host_helper.gateway.models import Models, model_of
+from offpath.host_helper.gateway.models import Model, Models, model_of
 from offpath.host_helper.gateway.readers import Reader, ReaderProcess
 from offpath.host_helper.gateway.regions import Regions
-from offpath.host_helper.gateway.sequences import Lines, not_started
+from offpath.host_helper.gateway.sequences import Begun, Lines, not_started, state_lost
 from offpath.host_helper.gateway.statistics import Statistics
+from offpath.host_helper.gateway.turns import Turn
 from offpath.host_helper.negotiate import Tls
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options
 
 logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
@@ -42,17 +42,6 @@ _ASKED_PER_S: Final = 64
 """Kernels that the daemon describes to a session in the long run."""
 _PAUSES_S: Final = (0.2, 5.0)
 """Least and longest pause between attempts to reach the daemon."""
-
-
-_NO_STAGES: Final = Stages()
-
-
-@dataclass(slots=True)
-class _Counted:
-    """A request that runs, and how long its stages took."""
-
-    requester: AsyncRequester
-    stages: Stages = _NO_STAGES
 
 
 class Tenant:
@@ -64,9 +53,12 @@ class Tenant:
         self.regions = Regions(users(table.uids))
         self.statistics = Statistics()
         self._lines = Lines()
+        self._begun = Begun()
         self._models: Models | None = None
         self._daemon = daemon
         self._requester: AsyncRequester | None = None
+        self._sessions = 0
+        """How many were opened so far."""
         self._pending = 0
         self._pause_s = _PAUSES_S[0]
         self._task: asyncio.Task[None] | None = None
@@ -100,52 +92,90 @@ class Tenant:
                 await self._task
         self.regions.close()
 
-    async def infer(self, call: Call) -> Sequence[Output]:
-        """Run the request. Raises: Refused."""
-        results = Results(call)
-        with self._counted(call) as counted:
-            async with self._lines.turn(call.model.kernel, call.options.sequence_id, call.timeout_s):
-                done = await counted.requester.submit(
-                    call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
-                )
-            counted.stages = done.stages
-        return results.outputs
-
-    async def stream(self, call: Call) -> AsyncGenerator[Sequence[Output], None]:
-        """Run the request of a model that streams: its answers in order. Close it, or the request runs on. Raises:
-        Refused: after the answers before."""
-        results = Results(call)
-        with self._counted(call) as counted:
-            answers = counted.requester.stream(
-                call.model.kernel, call.arrays, timeout=call.timeout_s, options=call.options, taker=results
-            )
-            turn = self._lines.turn(call.model.kernel, call.options.sequence_id, call.timeout_s)
-            async with turn, contextlib.aclosing(answers):
-                async for done in answers:
-                    counted.stages = done.stages
-                    yield results.outputs
-
-    @contextlib.contextmanager
-    def _counted(self, call: Call) -> Iterator[_Counted]:
-        """Counts a request that runs. Raises: Refused: it cannot begin, or in the place of what ended it."""
-        begun_ns = time.perf_counter_ns()
+    @contextlib.asynccontextmanager
+    async def turn(self, model: Model, sequence_id: int, timeout_s: float | None) -> AsyncIterator[Turn]:
+        """Admit a request, and wait for its turn in its sequence; ``sequence_id`` 0: it is of none. `infer` or `stream`
+        runs it then. ``timeout_s``: the client's, from now on. Raises: Refused."""
+        turn = Turn(model, sequence_id, None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s)
         self._pending += 1
         try:
             if self._pending > self.table.max_pending:
+                self.statistics.failed(model, turn.took_ns)
                 raise unavailable(f"tenant has {self.table.max_pending} requests here, as many as it may")
-            if self._requester is None:
-                raise unavailable("the daemon cannot be reached")
-            counted = _Counted(self._requester)
-            yield counted
+            if not sequence_id:
+                yield turn
+                return
+            async with contextlib.AsyncExitStack() as line:
+                with self._counted(turn):
+                    await line.enter_async_context(self._lines.turn(model.kernel, sequence_id, timeout_s))
+                yield turn
+        finally:
+            self._pending -= 1
+
+    async def infer(self, call: Call, turn: Turn) -> Sequence[Output]:
+        """Run the request in its turn. Raises: Refused."""
+        results = Results(call)
+        with self._counted(turn, call.options):
+            requester = self._present(call, turn)
+            timeout_s, options = turn.left(call.options)
+            done = await requester.submit(
+                call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
+            )
+        self.statistics.succeeded(call.model, done.stages, turn.took_ns)
+        return results.outputs
+
+    async def stream(self, call: Call, turn: Turn) -> AsyncGenerator[Sequence[Output], None]:
+        """Run the request of a model that streams in its turn: its answers in order. Close it, or the request runs on.
+        Raises: Refused: after the answers before."""
+        results = Results(call)
+        stages = Stages()
+        with self._counted(turn, call.options):
+            requester = self._present(call, turn)
+            timeout_s, options = turn.left(call.options)
+            answers = requester.stream(
+                call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
+            )
+            async with contextlib.aclosing(answers):
+                async for done in answers:
+                    stages = done.stages
+                    yield results.outputs
+        self.statistics.succeeded(call.model, stages, turn.took_ns)
+
+    @contextlib.contextmanager
+    def _counted(self, turn: Turn, options: Options = DEFAULT_OPTIONS) -> Iterator[None]:
+        """Counts a request that fails. Raises: Refused: in the place of what ended it."""
+        try:
+            yield
         except BaseException as fault:
-            self.statistics.failed(call.model, time.perf_counter_ns() - begun_ns)
-            refused = _refusal(fault, call)
+            self.statistics.failed(turn.model, turn.took_ns)
+            refused = self._refusal(fault, turn)
             if refused is None:
                 raise
             raise refused from None
         finally:
-            self._pending -= 1
-        self.statistics.succeeded(call.model, counted.stages, time.perf_counter_ns() - begun_ns)
+            if options.sequence_end and turn.session:
+                self._begun.ended(turn.model.kernel, turn.sequence_id)
+
+    def _present(self, call: Call, turn: Turn) -> AsyncRequester:
+        """The session for a request whose turn it is: another may have been there when it came. Raises: Refused: there
+        is none."""
+        if self._requester is None:
+            raise unavailable("the daemon cannot be reached")
+        turn.session = self._sessions
+        if call.options.sequence_start:
+            self._begun.started(turn.model.kernel, turn.sequence_id, turn.session)
+        return self._requester
+
+    def _refusal(self, fault: BaseException, turn: Turn) -> Refused | None:
+        """What the client is told; None: the fault passes."""
+        kernel, number = turn.model.kernel, turn.sequence_id
+        if isinstance(fault, RequestFailed):
+            if fault.reason is Reason.SEQUENCE_UNKNOWN:
+                is_lost = self._begun.is_lost(kernel, number, turn.session)
+                return (state_lost if is_lost else not_started)(turn.model, number)
+            if fault.reason is Reason.SEQUENCE_LOST or fault.status is Status.OUTCOME_UNKNOWN:
+                self._begun.lost(kernel, number)
+        return _refusal(fault, turn.model)
 
     # -- the session ----------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -159,7 +189,7 @@ class Tenant:
                     is_told = True
             else:
                 is_told = False
-                self._requester = requester
+                self._begin(requester)
                 session = requester.welcome.session
                 logger.info("tenant %s: session %d", self.name, session, extra={"code": "gateway_session"})
                 try:
@@ -171,6 +201,10 @@ class Tenant:
                     await requester.close()
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+
+    def _begin(self, requester: AsyncRequester) -> None:
+        self._requester = requester
+        self._sessions += 1
 
     def _log_fault(self, what: str, fault: Exception) -> None:
         """One that is not expected with its traceback."""
@@ -227,16 +261,14 @@ class Tenant:
         self.statistics.keep(models.all())
 
 
-def _refusal(fault: BaseException, call: Call) -> Refused | None:
+def _refusal(fault: BaseException, model: Model) -> Refused | None:
     """What the client is told; None: the fault passes."""
     if isinstance(fault, RequestFailed):
-        if fault.reason is Reason.SEQUENCE_UNKNOWN:
-            return not_started(call.model, call.options.sequence_id)
         return of_request(fault)
     if isinstance(fault, RequestTimeout):
         return Refused(504, "DEADLINE_EXCEEDED", "Request timeout expired")
     if isinstance(fault, UnknownKernel):
-        return not_found(f"Request for unknown model: '{call.model.name}' is not found")
+        return not_found(f"Request for unknown model: '{model.name}' is not found")
     if isinstance(fault, PayloadTooLarge):
         return too_large(str(fault))
     if isinstance(fault, PeerGone):
