@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from offpath.sched.jobs import limits
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Tenant
@@ -128,6 +129,10 @@ def believes_that_every_launch_ran(patch: Patch) -> None:
     patch(Sequences, "resulted", lambda self, job, reason: None)
 
 
+def kills_a_worker_with_states_for_an_answered_kernel(patch: Patch) -> None:
+    patch(limits, "has_others_states", lambda job, ledger: False)
+
+
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
@@ -146,6 +151,7 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|keeps the state|drains"),
         (scrubs_a_lease_under_its_sequences, "no worker is there|does not serve|sequences|keeps|drains"),
         (believes_that_every_launch_ran, "had to be answered|keeps the state|sequences|drains nothing"),
+        (kills_a_worker_with_states_for_an_answered_kernel, "nothing overran"),
         (forgets_that_a_cancelled_kernel_still_runs, "has not left the lane|in line|sequences"),
     )
 }

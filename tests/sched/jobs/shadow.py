@@ -36,7 +36,7 @@ from .shadow_kernels import ShadowKernels
 from .shadow_lanes import judge_lane
 from .shadow_openings import judge_open
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
-from .shadow_sequences import ShadowSequences, followed, has_bound
+from .shadow_sequences import ShadowSequences, followed, has_bound, overruns_ns
 
 LeaseEvent = (
     events.LaneLoading | events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed
@@ -555,7 +555,7 @@ class Shadow:
     def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:
         """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""
         settings, tenant = self.settings, lease.opened.tenant
-        due = [due for occupant in lease.lanes.values() if (due := occupant.overruns_ns(self.settings))]
+        due = [due for lane in lease.lanes if (due := overruns_ns(self, lease, lane))]
         if state in (LeaseState.WARM, LeaseState.DRAINING):
             due += [due for lane in lease.renewing if (due := lease.renewal_overruns_ns(lane, settings))]
         if state is LeaseState.CREATING and (limit_ns := lease.creating_ns(settings)):

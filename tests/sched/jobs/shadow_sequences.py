@@ -284,3 +284,14 @@ def has_bound(shadow: Shadow, lease: ShadowLease) -> bool:
     return any(
         each.place is not None and each.place[0] == lease.opened.lease for each in shadow.sequences.by_key.values()
     )
+
+
+def overruns_ns(shadow: Shadow, lease: ShadowLease, lane: int) -> int:
+    """When what runs on the lane has run for too long; 0 for never. Other sequences lose their states with it."""
+    occupant, place = lease.lanes[lane], (lease.opened.lease, lane)
+    others = [
+        each for each in shadow.sequences.by_key.values() if each.place == place and each is not occupant.job.sequence
+    ]
+    due = occupant.overruns_ns(shadow.settings, has_states=bool(others))
+    shadow.seen["answered kernel beside states"] += bool(others) and occupant.job.answer is not None
+    return due

@@ -20,6 +20,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import EndSequence
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.limits import watch_answered
 from offpath.sched.jobs.placing import free_lanes, may_join
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
@@ -298,6 +299,7 @@ class Sequences:
         lease = self._ledger.leases.get(sequence.lease)
         if lease is not None:
             self._unbind(sequence, lease)
+            watch_answered(lease, sequence.lane, self._ledger)
             is_there = sequence.lane not in lease.lost and lease.state not in _UNUSABLE
             if sequence.has_state and is_there and not is_dropped_there:
                 order = EndSequence(sequence.lease, sequence.lane, lease.generation, sequence.number)
