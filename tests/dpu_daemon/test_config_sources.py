@@ -259,10 +259,13 @@ def test_what_probably_is_not_meant_is_a_warning() -> None:
 
 
 def test_the_limits_reach_the_book_in_its_own_units() -> None:
-    limits = {"kernel_ms": 1, "open_ms": 2, "scrub_ms": 3, "drain_ms": 4}
+    limits = {
+        "kernel_ms": 1, "open_ms": 2, "scrub_ms": 3, "drain_ms": 4, "sequence_idle_ms": 5, "sequence_leave_ms": 6,
+    }  # fmt: skip
     settings_ = parse_config({"tenant": [{"name": "ada"}], "limits": limits}, "x").book_settings()
     assert (settings_.kernel_ns, settings_.open_ns, settings_.scrub_ns) == (MS, 2 * MS, 3 * MS)
     assert (settings_.drain_ns, settings_.linger_ns) == (4 * MS, 2_000 * MS)
+    assert (settings_.sequence_idle_ns, settings_.sequence_leave_ns) == (5 * MS, 6 * MS)
     for word, kills in (("kill", True), ("finish", False)):
         config = parse_config({"tenant": [{"name": "ada"}], "limits": {"on_expiry": word}}, "x")
         assert config.book_settings().kills_expired is kills

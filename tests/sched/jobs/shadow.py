@@ -546,10 +546,16 @@ class Shadow:
             promise(is_asked or not has_bound(self, lease), f"{name} closes under its sequences")
             is_old = self.now_ns - lease.idle_since_ns >= self.settings.keep_warm_ns
             self.seen["reclaim busy" if lease.lanes else "idle close" if is_old else "reclaim idle"] += 1
+        elif was is LeaseState.WARM and held.state is LeaseState.DRAINING and has_bound(self, lease):
+            is_needed = any(job.phase == "queued" for job in self.live.values()) or self._is_config
+            promise(held.is_kept or is_needed, f"{name} leaves with its sequences although nobody needs its room")
         elif held.state is LeaseState.DRAINING:
             promise(bool(lease.lanes or lease.flying) or has_bound(self, lease), f"{name} drains nothing")
         if held.state is LeaseState.DRAINING:
-            lease.drains_ns = lease.drains_ns or self.now_ns
+            promise(not held.is_kept or bool(lease.lost), f"{name} is kept, and no lane is lost")
+            if not held.is_kept:
+                lease.drains_ns = lease.drains_ns or self.now_ns
+            self.seen["lease kept for its sequences"] += held.keeps_sequences
             self.seen["sequence on a lease that drains"] += has_bound(self, lease)
 
     def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:

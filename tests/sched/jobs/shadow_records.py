@@ -162,7 +162,7 @@ class ShadowLease:
     flying: set[tuple[int, int]] = field(default_factory=set)
     idle_since_ns: int = 0
     drains_ns: int = 0
-    """DRAINING since then; 0: not."""
+    """Leaves since then; 0: not."""
     since_ns: int = 0
     """CREATING since then, or loading since then; from the first ScrubLane on: SCRUBBING since then."""
 

@@ -183,7 +183,7 @@ class ShadowSequences:
     def times_pass(self, shadow: Shadow) -> None:
         """Leases that drain wait for their sequences only so long."""
         for lease in shadow.leases.values():
-            if lease.drains_ns and lease.drains_ns + shadow.settings.sequence_idle_ns <= shadow.now_ns:
+            if lease.drains_ns and lease.drains_ns + shadow.settings.sequence_leave_ns <= shadow.now_ns:
                 self.lease_ends(shadow, lease.opened.lease)
 
     # -- commands -------------------------------------------------------------------------------------------------

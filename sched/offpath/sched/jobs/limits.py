@@ -114,8 +114,8 @@ class Limits:
     def _sequences_due_ns(self, lease: Lease) -> int:
         """Time at which a lease that drains waits no longer for its sequences; 0 for never. From then on it waits for
         the jobs on its lanes only."""
-        is_waiting = lease.state is LeaseState.DRAINING and len(lease.sequences) > 0
-        due_ns = lease.since_ns + self._ledger.settings.sequence_idle_ns
+        is_waiting = lease.state is LeaseState.DRAINING and bool(lease.sequences) and not lease.keeps_sequences
+        due_ns = lease.since_ns + self._ledger.settings.sequence_leave_ns
         return due_ns if is_waiting and not lease.is_forsaken else 0
 
     def _end_renewals(self, lease: Lease, now_ns: int) -> None:

@@ -55,8 +55,8 @@ class PinnedLease:
 class BookSettings:
     """Parameters of the leasing loop and bounds of the book; times in ns, sizes in bytes.
 
-    ``max_sequences``: of all tenants at a time. ``sequence_idle_ns``: how long a sequence without a job lasts, and how
-    long sequences may stay on a lease that is to be taken; never 0.
+    ``max_sequences``: of all tenants at a time. ``sequence_idle_ns``: how long a sequence without a job lasts.
+    ``sequence_leave_ns``: how long sequences may stay on a lease whose room others need. Both are never 0.
     ``lanes``: the least that a lease has. ``max_lanes``: the most, if more of the jobs that it is opened for fit its
     share at once and its memory has room; 0: as ``lanes``.
     ``keep_warm_ns``: how long an idle lease stays. ``grow_after_ns``: how long a backlog lasts before another lease is
@@ -95,6 +95,7 @@ class BookSettings:
     policy: str = ""
     max_sequences: int = 4_096
     sequence_idle_ns: int = 10_000 * MS
+    sequence_leave_ns: int = 1_000 * MS
 
 
 @dataclass(slots=True, eq=False)
@@ -197,8 +198,8 @@ class Lease:
     ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
 
     ``sequences``: for each lane that has any, the number of sequences that are bound to it. ``since_ns`` is also the
-    time when a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes
-    finish."""
+    time since when a lease with sequences has to leave. ``is_forsaken``: their time there is over; jobs on its lanes
+    finish. ``is_kept``: it became DRAINING because a lane was lost, and nobody has needed its room since."""
 
     view: LeaseView
     generation: int
@@ -224,6 +225,17 @@ class Lease:
     free_lanes: list[int] = field(default_factory=list)
     sequences: dict[int, int] = field(default_factory=dict)
     is_forsaken: bool = False
+    is_kept: bool = False
+
+    @property
+    def keeps_sequences(self) -> bool:
+        """True if it takes no job and stays for the sequences of its other lanes, until somebody needs its room."""
+        return self.is_kept and self.state is LeaseState.DRAINING and bool(self.sequences)
+
+    @property
+    def is_unused(self) -> bool:
+        """True if nothing runs on it, comes back to it, or has a state there."""
+        return not (self.jobs or self.renewing or self.sequences)
 
     @property
     def occupants(self) -> list[Job]:
