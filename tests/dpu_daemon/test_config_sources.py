@@ -180,6 +180,20 @@ def test_values_that_no_gpu_model_could_take_are_all_named(write: Write) -> None
     ]  # fmt: skip
 
 
+def test_a_tenant_may_not_have_more_sequences_than_the_daemon() -> None:
+    tenants = [{"name": "ada", "max_sequences": 100}, {"name": "bob", "max_sequences": 101}, {"name": "cyd"}]
+    assert semantic({"tenant": tenants, "max_sequences": 100}) == ["tenant.1.max_sequences"]
+    assert semantic({"tenant": [{"name": "ada"}], "max_sequences": 63}) == ["tenant.0.max_sequences"], "the default"
+    parse_config({"tenant": [{"name": "ada"}], "max_sequences": 64}, "x")
+
+
+def test_tenants_that_may_have_more_sequences_together_than_the_daemon_are_a_warning() -> None:
+    tenants = [{"name": "ada", "max_sequences": 60}, {"name": "bob", "max_sequences": 40}]
+    for most, paths in ((100, []), (99, ["max_sequences"])):
+        config = parse_config({"tenant": tenants, "max_sequences": most}, "x")
+        assert [w.path for w in warnings(config) if not w.path.startswith("tenant")] == paths
+
+
 @pytest.mark.parametrize(
     ("pins", "fault"),
     [
