@@ -241,3 +241,21 @@ def test_an_unused_lease_is_taken_although_one_leaves_with_its_sequences() -> No
     rig.send(1_070, events.LaneScrubbed(7, 1, 7))
     out = rig.send(1_071, events.InstanceClosed(7, 7))
     assert [each.tenant for each in out if isinstance(each, OpenLease)] == ["bob"]
+
+
+def test_sequences_that_end_idle_or_lost_are_counted_for_their_tenant() -> None:
+    rig, _ = without_a_lane()
+    tenant = rig.book.ledger.tenants["ada"]
+    assert (tenant.idle_sequences, tenant.lost_sequences) == (0, 1)
+    rig.tick(11_000)
+    assert (tenant.idle_sequences, tenant.lost_sequences) == (1, 1)
+    rig = Rig(LEAVE)
+    rig.start(1, 1)
+    rig.ask(2, 2)
+    rig.copied(2, 2)
+    rig.submit(10, 99, BOB, PLAIN, 100)
+    rig.tick(110)
+    rig.tick(160)
+    rig.send(161, events.WorkerLost(1, rig.lane_of(2), 1))
+    tenant = rig.book.ledger.tenants["ada"]
+    assert (tenant.idle_sequences, tenant.lost_sequences) == (0, 1), "once, although its worker is lost too"

@@ -264,7 +264,9 @@ class Tenant:
     more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
     has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
-    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them."""
+    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them.
+    ``idle_sequences``: how many ended so far because they were idle; ``lost_sequences``: because their state was lost,
+    or was not to stay where it was."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
@@ -289,6 +291,8 @@ class Tenant:
     sequences: int = 0
     turns: dict[tuple[int, int], JobHeap] = field(default_factory=dict)
     awaiting: int = 0
+    idle_sequences: int = 0
+    lost_sequences: int = 0
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""

@@ -232,6 +232,7 @@ class Sequences:
         """End a sequence that was idle for too long."""
         sequence = self._ledger.sequences.get(number)
         if sequence is not None and 0 < self._ledger.sequence_due_ns(sequence) <= now_ns:
+            self._ledger.tenants[sequence.tenant].idle_sequences += 1
             self._drop_state(sequence, now_ns)
             self._forget(sequence)
 
@@ -278,6 +279,7 @@ class Sequences:
     def _lose_state(self, sequence: Sequence, now_ns: int, *, is_alive: bool) -> None:
         """``is_alive``: the worker is there, and a job that is on the lane finishes with its state."""
         head = self._ledger.jobs.get(sequence.head) or self._ledger.leaving.get(sequence.head)
+        self._ledger.tenants[sequence.tenant].lost_sequences += sequence.has_state and not sequence.is_ending
         if is_alive and head is not None and head.placement is not None:
             sequence.is_ending = True
             self._cut(sequence, 0, now_ns)
