@@ -361,7 +361,7 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.BAD_SEQUENCE: (
-        "its kernel takes requests of sequences only and it was of none, or the reverse",
+        "it has no `sequence_id`, and its kernel needs one; or it has one, and its kernel takes none",
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.SEQUENCE_UNKNOWN: (
