@@ -28,6 +28,7 @@ from offpath.sched.jobs.commands import (
 )
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.victims import keeps_sequences
 
 from .shadow_admission import is_permitted, least_held, refusal, renew, renew_one
 from .shadow_batches import after_batches, answered, copied, is_surely_ripe, judge_copy, stacked
@@ -555,7 +556,7 @@ class Shadow:
             promise(not held.is_kept or bool(lease.lost), f"{name} is kept, and no lane is lost")
             if not held.is_kept:
                 lease.drains_ns = lease.drains_ns or self.now_ns
-            self.seen["lease kept for its sequences"] += held.keeps_sequences
+            self.seen["lease kept for its sequences"] += keeps_sequences(held)
             self.seen["sequence on a lease that drains"] += has_bound(self, lease)
 
     def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:

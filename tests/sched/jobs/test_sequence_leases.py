@@ -10,6 +10,7 @@ from offpath.sched.jobs.explain import explain
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
+from offpath.sched.jobs.victims import keeps_sequences
 
 from .book_harness import ADA, BOB, SETTINGS, TENANTS
 from .test_sequences import PLAIN, UNKNOWN, Rig, answers, copies
@@ -141,7 +142,7 @@ def test_its_own_tenant_may_need_the_room_too() -> None:
     few = (replace(TENANTS[0], max_share=14), *TENANTS[1:])
     rig, lane = without_a_lane()
     rig.send(3, events.ConfigChanged(few, LEAVE, ()))
-    assert rig.book.ledger.leases[1].keeps_sequences
+    assert keeps_sequences(rig.book.ledger.leases[1])
     rig.submit(1_000, 99, ADA, PLAIN)
     assert last_ms(rig, lane, 1_000, 2_000) == 1_060
 

@@ -22,7 +22,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant, TenantSpec
 from offpath.sched.jobs.ripeness import is_ripe
 from offpath.sched.jobs.states import LeaseState
-from offpath.sched.jobs.victims import victims
+from offpath.sched.jobs.victims import is_unused, keeps_sequences, victims
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
@@ -339,11 +339,11 @@ class Leasing:
         """Drain as few leases as needed for the job's demand; leases already leaving count as gone. Those that leave
         with sequences may take their time: an unused lease is drained although their room would do."""
         every = self._ledger.leases.values()
-        leaving = [held for held in every if held.state in _LEAVING and not held.keeps_sequences]
+        leaving = [held for held in every if held.state in _LEAVING and not keeps_sequences(held)]
         among = list(self._victims(tenant, head, age_ns, now_ns))
         gone = frozenset(held.view.lease for held in leaving)
         soon = frozenset(held.view.lease for held in leaving if not held.sequences)
-        unused = [held for held in among if held.is_unused]
+        unused = [held for held in among if is_unused(held)]
         found = self._choose(tenant, head, now_ns, reserved, soon, unused) if soon != gone else None
         found = found or self._choose(tenant, head, now_ns, reserved, gone, among)
         if found is None:

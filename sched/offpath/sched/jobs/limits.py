@@ -9,6 +9,7 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, Lease
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.victims import keeps_sequences
 
 End = Callable[[Job, JobState, EndReason, int], None]
 LoseLane = Callable[[Lease, int, int], None]
@@ -114,7 +115,7 @@ class Limits:
     def _sequences_due_ns(self, lease: Lease) -> int:
         """Time at which a lease that drains waits no longer for its sequences; 0 for never. From then on it waits for
         the jobs on its lanes only."""
-        is_waiting = lease.state is LeaseState.DRAINING and bool(lease.sequences) and not lease.keeps_sequences
+        is_waiting = lease.state is LeaseState.DRAINING and bool(lease.sequences) and not keeps_sequences(lease)
         due_ns = lease.since_ns + self._ledger.settings.sequence_leave_ns
         return due_ns if is_waiting and not lease.is_forsaken else 0
 

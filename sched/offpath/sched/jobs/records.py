@@ -228,16 +228,6 @@ class Lease:
     is_kept: bool = False
 
     @property
-    def keeps_sequences(self) -> bool:
-        """True if it takes no job and stays for the sequences of its other lanes, until somebody needs its room."""
-        return self.is_kept and self.state is LeaseState.DRAINING and bool(self.sequences)
-
-    @property
-    def is_unused(self) -> bool:
-        """True if nothing runs on it, comes back to it, or has a state there."""
-        return not (self.jobs or self.renewing or self.sequences)
-
-    @property
     def occupants(self) -> list[Job]:
         """One job for each lane that holds any: of a batch its leader."""
         return [job for job in self.jobs.values() if not job.is_follower]
@@ -265,8 +255,7 @@ class Tenant:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
     has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
     wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them.
-    ``idle_sequences``: how many ended so far because they were idle; ``lost_sequences``: because their state was lost,
-    or was not to stay where it was."""
+    ``idle_sequences``, ``lost_sequences``: how many ended because they were idle, or with their state."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)

@@ -10,6 +10,16 @@ from offpath.sched.jobs.records import Job, Lease, Tenant
 from offpath.sched.jobs.states import LeaseState
 
 
+def keeps_sequences(lease: Lease) -> bool:
+    """True if it takes no job and stays for the sequences of its other lanes, until somebody needs its room."""
+    return lease.is_kept and lease.state is LeaseState.DRAINING and bool(lease.sequences)
+
+
+def is_unused(lease: Lease) -> bool:
+    """True if nothing runs on it, comes back to it, or has a state there."""
+    return not (lease.jobs or lease.renewing or lease.sequences)
+
+
 def victims(tenant: Tenant, head: Job, age_ns: int, now_ns: int, ledger: Ledger) -> Iterator[Lease]:
     """Idle leases, longest idle first; then those that drain and are kept for their sequences; then busy ones of
     tenants whose share per weight stays above this tenant's even without the lease (any, if this tenant holds nothing);
@@ -22,7 +32,7 @@ def victims(tenant: Tenant, head: Job, age_ns: int, now_ns: int, ledger: Ledger)
     small = [held for held in own if not share_in(head.demand, held.view)]
     if age_ns >= settings.grow_after_ns:
         since = now_ns - settings.grow_after_ns
-        idle = [held for held in (*others, *small) if held.is_unused and held.idle_since_ns <= since]
+        idle = [held for held in (*others, *small) if is_unused(held) and held.idle_since_ns <= since]
         yield from sorted(idle, key=lambda held: held.idle_since_ns)
         yield from _kept(tenant, ledger)
     if age_ns >= settings.reclaim_after_ns:
@@ -35,7 +45,7 @@ def victims(tenant: Tenant, head: Job, age_ns: int, now_ns: int, ledger: Ledger)
 
 def _kept(tenant: Tenant, ledger: Ledger) -> list[Lease]:
     """Leases that take no job any more. The room of a pinned one goes back to its tenant, so only that may take it."""
-    kept = [held for held in ledger.leases.values() if held.keeps_sequences]
+    kept = [held for held in ledger.leases.values() if keeps_sequences(held)]
     return [held for held in kept if not held.is_pinned or held.view.tenant == tenant.spec.name]
 
 
