@@ -180,6 +180,20 @@ def test_values_that_no_gpu_model_could_take_are_all_named(write: Write) -> None
     ]  # fmt: skip
 
 
+def test_a_tenant_may_not_have_more_sequences_than_the_daemon() -> None:
+    tenants = [{"name": "ada", "max_sequences": 100}, {"name": "bob", "max_sequences": 101}, {"name": "cyd"}]
+    assert semantic({"tenant": tenants, "max_sequences": 100}) == ["tenant.1.max_sequences"]
+    assert semantic({"tenant": [{"name": "ada"}], "max_sequences": 63}) == ["tenant.0.max_sequences"], "the default"
+    parse_config({"tenant": [{"name": "ada"}], "max_sequences": 64}, "x")
+
+
+def test_tenants_that_may_have_more_sequences_together_than_the_daemon_are_a_warning() -> None:
+    tenants = [{"name": "ada", "max_sequences": 60}, {"name": "bob", "max_sequences": 40}]
+    for most, paths in ((100, []), (99, ["max_sequences"])):
+        config = parse_config({"tenant": tenants, "max_sequences": most}, "x")
+        assert [w.path for w in warnings(config) if not w.path.startswith("tenant")] == paths
+
+
 @pytest.mark.parametrize(
     ("pins", "fault"),
     [
@@ -259,10 +273,13 @@ def test_what_probably_is_not_meant_is_a_warning() -> None:
 
 
 def test_the_limits_reach_the_book_in_its_own_units() -> None:
-    limits = {"kernel_ms": 1, "open_ms": 2, "scrub_ms": 3, "drain_ms": 4}
+    limits = {
+        "kernel_ms": 1, "open_ms": 2, "scrub_ms": 3, "drain_ms": 4, "sequence_idle_ms": 5, "sequence_leave_ms": 6,
+    }  # fmt: skip
     settings_ = parse_config({"tenant": [{"name": "ada"}], "limits": limits}, "x").book_settings()
     assert (settings_.kernel_ns, settings_.open_ns, settings_.scrub_ns) == (MS, 2 * MS, 3 * MS)
     assert (settings_.drain_ns, settings_.linger_ns) == (4 * MS, 2_000 * MS)
+    assert (settings_.sequence_idle_ns, settings_.sequence_leave_ns) == (5 * MS, 6 * MS)
     for word, kills in (("kill", True), ("finish", False)):
         config = parse_config({"tenant": [{"name": "ada"}], "limits": {"on_expiry": word}}, "x")
         assert config.book_settings().kills_expired is kills

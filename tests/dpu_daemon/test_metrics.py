@@ -94,6 +94,22 @@ def test_every_request_is_counted_once_by_tenant_status_and_reason(make_cluster:
     assert counted["ended_completed"] == 5
 
 
+def test_sequences_are_counted_by_tenant_and_by_how_they_ended(make_cluster: Make) -> None:
+    cluster, port = watched(make_cluster, {"ada": {"max_sequences": 3}}, limits={"sequence_idle_ms": 1_000})
+    cluster.start_helper()
+    with cluster.connect("ada") as ada:
+        for number, end in ((1, True), (2, False)):
+            options = Options(sequence_id=number, sequence_start=True, sequence_end=end)
+            ada.submit("accumulate", seconds(1), timeout=TIMEOUT, options=options)
+        now = scraped(port)
+        assert now["offpath_max_sequences", labels(tenant="ada")] == 3
+        ended = labels(tenant="ada", cause="idle")
+        assert now["offpath_sequences", labels(tenant="ada")] + now["offpath_sequences_ended_total", ended] == 1
+        now = until(lambda: (now := scraped(port))["offpath_sequences", labels(tenant="ada")] == 0 and now)
+        assert now["offpath_sequences_ended_total", ended] == 1
+        assert now["offpath_sequences_ended_total", labels(tenant="ada", cause="lost")] == 0
+
+
 def test_the_bounds_of_a_histogram_rise_and_its_counts_add_up(make_cluster: Make) -> None:
     cluster, port = watched(make_cluster, {"ada": {}})
     cluster.start_helper()

@@ -123,6 +123,8 @@ class Judge:
         self._placed: dict[int, tuple[int, int]] = {}
         """Job → generation and lane of its last copy."""
         self.sequences = sequences.Sequences()
+        self._unread_ns: dict[str, int] = {}
+        """Requester → until when its doorbells may be left unread: it was told to wait."""
         self._code: dict[int, int] = {}
         """Job → the revision of its helper's kernels when it was placed."""
 
@@ -220,6 +222,7 @@ class Judge:
             promise(not request.starts, f"{request} is RETRY_SAFE and has started")
         elif status is Status.REJECTED:
             promise(not request.starts, f"{request} is REJECTED and has started")
+            self._unread_ns[request.requester.name] = now_ns + answer.retry_after_ms * 1_000_000
         elif status is Status.OUTCOME_UNKNOWN:
             promise(request.deaths, f"{request} is OUTCOME_UNKNOWN though nothing died beneath it")
         elif status is Status.EXPIRED:
@@ -245,7 +248,8 @@ class Judge:
         is_honest = request.requester.is_there() and not request.requester.is_hostile
         if request.budget_ns and status is not Status.REJECTED and (not request.given or is_honest):
             world = self._world
-            late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns, request.free_ns)
+            unread_ns = self._unread_ns.get(request.requester.name, 0) if request.given else 0
+            late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns, request.free_ns, unread_ns)
             promise(late < _WAKE_SLACK_NS + world.late_ns, f"{request} is answered {late} ns after its time")
 
     def answer_taken(self, request: Request, answer: bytes, result: bytes) -> None:

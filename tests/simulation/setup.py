@@ -113,7 +113,7 @@ def draw_terms(setup: Setup, random: Random) -> Terms:
     tenants = tenants or setup.tenants[:1]
     names = [tenant["name"] for tenant in tenants]
     pins = [pin for pin in setup.pins if pin["tenant"] in names and random.random() < 0.7]
-    idle = {key: setup.limits[key] for key in ("sequence_idle_ms",) if key in setup.limits}
+    idle = {key: setup.limits[key] for key in ("sequence_idle_ms", "sequence_leave_ms") if key in setup.limits}
     return Terms(tenants, pins, {**setup.leasing, **_draw_pauses(random)}, _draw_limits(random) | idle)
 
 
@@ -224,7 +224,8 @@ def _let_sequences_last(setup: Setup, random: Random) -> None:
     setup.requesters += 2
     setup.max_jobs = 1_000
     setup.cancels = min(setup.cancels, 0.1)
-    setup.limits["sequence_idle_ms"] = random.choice((1, 500, 5_000))
+    idle_ms = random.choice((1, 500, 5_000))
+    setup.limits |= {"sequence_idle_ms": idle_ms, "sequence_leave_ms": max(1, idle_ms // 5)}
     for tenant in setup.tenants:
         tenant["max_sequences"] = random.choice((1, 64, 64, 64))
         tenant["max_jobs"] = random.choice((4, 64, 64))

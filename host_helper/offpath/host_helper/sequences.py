@@ -11,7 +11,7 @@ from offpath.bindings.wire.host import Launch
 
 @dataclass(slots=True)
 class SequenceContext:
-    """What a kernel learns of its request's sequence, as its argument ``sequence``.
+    """The sequence of a kernel's request: its argument ``sequence``.
 
     ``state``: the kernel's own, empty at the start, the same object for all requests of the sequence; dropped when the
     sequence ends, for whatever reason. ``id``: the client's; two clients may use one id. ``number``: the daemon's; no
@@ -56,7 +56,7 @@ class SequenceStates:
         return found
 
     def left(self, launch: Launch) -> None:
-        """The launch has ended: the last one of a sequence takes its state along."""
+        """The launch has ended. After the last one of a sequence the state is dropped."""
         if launch.flags & FLAG_SEQUENCE_END:
             self.ended(launch.sequence)
 
@@ -65,5 +65,5 @@ class SequenceStates:
         self._by_number.pop(number, None)
 
     def clear(self) -> None:
-        """The lane changes hands."""
+        """Drop all states: the lane is being scrubbed."""
         self._by_number.clear()

@@ -97,8 +97,8 @@ def takes_more_rows_than_the_kernel(patch: Patch) -> None:
 
 
 def lets_an_answered_member_end_the_launch_of_the_others(patch: Patch) -> None:
-    def first(job: Job, settings: object) -> int:
-        return min([due for each in job.members if (due := limits._due_ns(each, settings))], default=0)  # type: ignore[arg-type]
+    def first(job: Job, ledger: object) -> int:
+        return min([due for each in job.members if (due := limits._due_ns(each, ledger))], default=0)  # type: ignore[arg-type]
 
     patch(limits, "launch_due_ns", first)
 

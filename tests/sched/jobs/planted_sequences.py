@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from offpath.sched.jobs import limits
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Tenant
@@ -96,8 +97,8 @@ def keeps_a_lease_for_its_sequences_for_ever(patch: Patch) -> None:
 def scrubs_a_lease_under_its_sequences(patch: Patch) -> None:
     drain = Leasing.drain
 
-    def hard(self: Leasing, lease: Lease, now_ns: int) -> None:
-        drain(self, lease, now_ns)
+    def hard(self: Leasing, lease: Lease, now_ns: int, **how: bool) -> None:
+        drain(self, lease, now_ns, **how)
         if lease.sequences and not lease.jobs:
             self._scrub(lease, now_ns)
 
@@ -124,8 +125,17 @@ def forgets_that_a_cancelled_kernel_still_runs(patch: Patch) -> None:
     patch(Sequences, "turns", turns)
 
 
+def ends_the_sequences_beside_a_lost_lane(patch: Patch) -> None:
+    drain = Leasing.drain
+    patch(Leasing, "drain", lambda self, lease, now_ns, **how: drain(self, lease, now_ns))
+
+
 def believes_that_every_launch_ran(patch: Patch) -> None:
     patch(Sequences, "resulted", lambda self, job, reason: None)
+
+
+def kills_a_worker_with_states_for_an_answered_kernel(patch: Patch) -> None:
+    patch(limits, "has_others_states", lambda job, ledger: False)
 
 
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
@@ -145,7 +155,9 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (waits_for_an_idle_sequence_for_ever, "nobody ends"),
         (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|keeps the state|drains"),
         (scrubs_a_lease_under_its_sequences, "no worker is there|does not serve|sequences|keeps|drains"),
+        (ends_the_sequences_beside_a_lost_lane, "although nobody needs its room"),
         (believes_that_every_launch_ran, "had to be answered|keeps the state|sequences|drains nothing"),
+        (kills_a_worker_with_states_for_an_answered_kernel, "nothing overran"),
         (forgets_that_a_cancelled_kernel_still_runs, "has not left the lane|in line|sequences"),
     )
 }

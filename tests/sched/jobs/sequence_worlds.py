@@ -16,9 +16,12 @@ KERNEL = 2
 
 
 def settings(random: Random, drawn: BookSettings) -> BookSettings:
-    """With bounds and a time-out that worlds reach."""
-    idle_ms = random.choice((1, 30, 400, 5_000, 5_000))
-    return replace(drawn, max_sequences=random.choice((2, 5, 1_000)), sequence_idle_ns=idle_ms * MS)
+    """With bounds and time-outs that worlds reach."""
+    idle_ms, leave_ms = random.choice(((1, 30), (30, 30), (400, 400), (5_000, 400), (5_000, 5_000)))
+    return replace(
+        drawn, max_sequences=random.choice((2, 5, 1_000)), sequence_idle_ns=idle_ms * MS,
+        sequence_leave_ns=leave_ms * MS,
+    )  # fmt: skip
 
 
 def tenants(random: Random, drawn: tuple[TenantSpec, ...]) -> tuple[TenantSpec, ...]:

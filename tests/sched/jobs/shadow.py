@@ -28,6 +28,7 @@ from offpath.sched.jobs.commands import (
 )
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.victims import keeps_sequences
 
 from .shadow_admission import is_permitted, least_held, refusal, renew, renew_one
 from .shadow_batches import after_batches, answered, copied, is_surely_ripe, judge_copy, stacked
@@ -36,7 +37,7 @@ from .shadow_kernels import ShadowKernels
 from .shadow_lanes import judge_lane
 from .shadow_openings import judge_open
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
-from .shadow_sequences import ShadowSequences, followed, has_bound
+from .shadow_sequences import ShadowSequences, followed, has_bound, overruns_ns
 
 LeaseEvent = (
     events.LaneLoading | events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed
@@ -546,16 +547,22 @@ class Shadow:
             promise(is_asked or not has_bound(self, lease), f"{name} closes under its sequences")
             is_old = self.now_ns - lease.idle_since_ns >= self.settings.keep_warm_ns
             self.seen["reclaim busy" if lease.lanes else "idle close" if is_old else "reclaim idle"] += 1
+        elif was is LeaseState.WARM and held.state is LeaseState.DRAINING and has_bound(self, lease):
+            is_needed = any(job.phase == "queued" for job in self.live.values()) or self._is_config
+            promise(held.is_kept or is_needed, f"{name} leaves with its sequences although nobody needs its room")
         elif held.state is LeaseState.DRAINING:
             promise(bool(lease.lanes or lease.flying) or has_bound(self, lease), f"{name} drains nothing")
         if held.state is LeaseState.DRAINING:
-            lease.drains_ns = lease.drains_ns or self.now_ns
+            promise(not held.is_kept or bool(lease.lost), f"{name} is kept, and no lane is lost")
+            if not held.is_kept:
+                lease.drains_ns = lease.drains_ns or self.now_ns
+            self.seen["lease kept for its sequences"] += keeps_sequences(held)
             self.seen["sequence on a lease that drains"] += has_bound(self, lease)
 
     def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:
         """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""
         settings, tenant = self.settings, lease.opened.tenant
-        due = [due for occupant in lease.lanes.values() if (due := occupant.overruns_ns(self.settings))]
+        due = [due for lane in lease.lanes if (due := overruns_ns(self, lease, lane))]
         if state in (LeaseState.WARM, LeaseState.DRAINING):
             due += [due for lane in lease.renewing if (due := lease.renewal_overruns_ns(lane, settings))]
         if state is LeaseState.CREATING and (limit_ns := lease.creating_ns(settings)):

@@ -8,6 +8,7 @@ from offpath.sched.jobs.commands import CloseLease, KillLane, RenewLane, ScrubLa
 from offpath.sched.jobs.states import JobState
 
 from .shadow_records import promise
+from .shadow_sequences import overruns_ns
 
 if TYPE_CHECKING:
     from .shadow import Shadow
@@ -83,7 +84,7 @@ def _kill(shadow: Shadow, command: KillLane) -> None:
     job, now_ns = occupant.job, shadow.now_ns
     sessions = [member.event.session for member in occupant.members]
     is_late = any(one in shadow.leaving or one not in shadow.sessions for one in sessions)
-    has_overrun = 0 < occupant.overruns_ns(shadow.settings) <= now_ns
+    has_overrun = 0 < overruns_ns(shadow, lease, command.lane) <= now_ns
     if is_late and shadow.leave_ns.get(job.tenant, now_ns + 1) <= now_ns:
         shadow.seen["kill at the drain limit"] += 1
         for member in occupant.members:

@@ -124,17 +124,17 @@ class Occupant:
         for job in self.members:
             job.goes_on(phase, now_ns)
 
-    def overruns_ns(self, settings: BookSettings) -> int:
-        """When what runs has run for too long; 0 for never."""
+    def overruns_ns(self, settings: BookSettings, *, has_states: bool) -> int:
+        """When what runs has run for too long; 0 for never. ``has_states``: of other sequences, its worker."""
         if self.phase != "running":
             return 0
-        dues = [self._overruns_ns(job, settings) for job in self.members]
+        dues = [self._overruns_ns(job, settings, has_states) for job in self.members]
         return max(dues) if all(dues) else 0
 
     @staticmethod
-    def _overruns_ns(job: ShadowJob, settings: BookSettings) -> int:
+    def _overruns_ns(job: ShadowJob, settings: BookSettings, has_states: bool) -> int:
         launched = job.way[-1] + settings.kernel_ns if settings.kernel_ns else 0
-        is_limited = bool(settings.linger_ns) and job.answer is not None
+        is_limited = bool(settings.linger_ns) and job.answer is not None and not has_states
         if job.answer is not None and job.answer.state is JobState.EXPIRED:
             is_limited &= settings.kills_expired
         lingers = job.answered_ns + settings.linger_ns if is_limited else 0
@@ -162,7 +162,7 @@ class ShadowLease:
     flying: set[tuple[int, int]] = field(default_factory=set)
     idle_since_ns: int = 0
     drains_ns: int = 0
-    """DRAINING since then; 0: not."""
+    """Leaves since then; 0: not."""
     since_ns: int = 0
     """CREATING since then, or loading since then; from the first ScrubLane on: SCRUBBING since then."""
 

@@ -183,7 +183,7 @@ class ShadowSequences:
     def times_pass(self, shadow: Shadow) -> None:
         """Leases that drain wait for their sequences only so long."""
         for lease in shadow.leases.values():
-            if lease.drains_ns and lease.drains_ns + shadow.settings.sequence_idle_ns <= shadow.now_ns:
+            if lease.drains_ns and lease.drains_ns + shadow.settings.sequence_leave_ns <= shadow.now_ns:
                 self.lease_ends(shadow, lease.opened.lease)
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -284,3 +284,14 @@ def has_bound(shadow: Shadow, lease: ShadowLease) -> bool:
     return any(
         each.place is not None and each.place[0] == lease.opened.lease for each in shadow.sequences.by_key.values()
     )
+
+
+def overruns_ns(shadow: Shadow, lease: ShadowLease, lane: int) -> int:
+    """When what runs on the lane has run for too long; 0 for never. Other sequences lose their states with it."""
+    occupant, place = lease.lanes[lane], (lease.opened.lease, lane)
+    others = [
+        each for each in shadow.sequences.by_key.values() if each.place == place and each is not occupant.job.sequence
+    ]
+    due = occupant.overruns_ns(shadow.settings, has_states=bool(others))
+    shadow.seen["answered kernel beside states"] += bool(others) and occupant.job.answer is not None
+    return due

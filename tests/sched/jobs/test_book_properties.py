@@ -40,6 +40,7 @@ REACHED = {
     "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again",
     "sequence member launched", "sequence idle", "sequence lost its lane", "sequence ends behind its head",
     "sequence on a lease that drains", "lane of several sequences", "sequence member answered out of turn",
+    "answered kernel beside states", "lease kept for its sequences",
     "bad_sequence", "sequence_unknown", "too_many_sequences", "sequence_lost",
     "kernels reloaded", "lane renewed", "renewed again", "kill a renewal", "lost while renewed",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
@@ -48,7 +49,7 @@ REACHED = {
 RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting",
         "CANCELLED while waiting", "kill at the drain limit", "batch partly failed", "batch closed up",
         "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again", "batch by size",
-        "sequence_unknown", "sequence ends behind its head"}  # fmt: skip
+        "sequence_unknown", "sequence ends behind its head", "answered kernel beside states"}  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from .book_harness import ADA, BOB, SETTINGS, TENANTS, BookHarness, ended
 
 SUM, PLAIN = 11, 1
 KERNELS = (events.Kernel(PLAIN, 14), events.Kernel(SUM, 14, "sum", sequences=True))
-SOON = replace(SETTINGS, sequence_idle_ns=50 * MS, kernel_ns=500 * MS)
+SOON = replace(SETTINGS, sequence_idle_ns=50 * MS, sequence_leave_ns=50 * MS, kernel_ns=500 * MS)
 
 
 class Rig(BookHarness):
@@ -368,7 +368,7 @@ def test_an_idle_sequence_keeps_a_lease_from_others_for_its_time_out_only() -> N
     assert rig.state(1) is LeaseState.SCRUBBING
 
 
-def test_a_lease_that_is_taken_lets_its_sequences_go_on_for_the_time_out() -> None:
+def test_a_lease_that_is_taken_lets_its_sequences_go_on_for_a_while() -> None:
     rig = Rig(SOON)
     mine = rig.start(1, 1)
     rig.submit(10, 99, BOB, PLAIN, 100)  # a whole GPU

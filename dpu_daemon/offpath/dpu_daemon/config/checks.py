@@ -49,6 +49,9 @@ def _tenants(config: DaemonConfig) -> Iterator[Fault]:
     for at, tenant in enumerate(config.tenant):
         if first.setdefault(tenant.name, at) != at:
             yield Fault(f"tenant.{at}.name", f"tenant named twice: {tenant.name}")
+        if tenant.max_sequences > config.max_sequences:
+            text = f"{tenant.name}: {tenant.max_sequences} exceeds max_sequences of the daemon, {config.max_sequences}"
+            yield Fault(f"tenant.{at}.max_sequences", text)
         if tenant.profile is None:
             continue
         known = _known(tenant.profile)
@@ -196,6 +199,10 @@ def warnings(config: DaemonConfig, memory_bytes: int | None = None) -> tuple[Fau
     if promised > memory:
         text = f"all tenants' max_bytes are {promised >> 20} MiB together, this machine has {memory >> 20} MiB"
         found.append(Fault("tenant", text))
+    sequences = sum(tenant.max_sequences for tenant in config.tenant)
+    if sequences > config.max_sequences:
+        text = f"all tenants' max_sequences are {sequences} together: some tenants can take all {config.max_sequences}"
+        found.append(Fault("max_sequences", text))
     for at, tenant in enumerate(config.tenant):
         if tenant.token_file is None and config.tls is None:
             found.append(

@@ -140,7 +140,9 @@ class LimitsTable(_Table):
     """How long a kernel may be without a helper that serves it; 0: no limit. After it, its name is removed and its
     queued jobs are CANCELLED."""
     sequence_idle_ms: SomeMilliseconds = 10_000
-    """How long a sequence without a request lasts, and how long sequences stay on a lease that is to be taken."""
+    """How long a sequence without a request lasts."""
+    sequence_leave_ms: SomeMilliseconds = 1000
+    """How long sequences may stay on a lease whose room others need. Then they end."""
 
 
 class DatapathTable(_Table):
@@ -265,6 +267,7 @@ class DaemonConfig(_Table):
             kernel_gone_ns=limits.kernel_gone_ms * MS,
             max_sequences=self.max_sequences,
             sequence_idle_ns=limits.sequence_idle_ms * MS,
+            sequence_leave_ns=limits.sequence_leave_ms * MS,
             policy=table.policy,
         )
 

@@ -1,4 +1,4 @@
-"""Tells workers which sequences have ended without their last request, so that they drop the state."""
+"""Orders workers to drop the states of sequences that have ended without their last request."""
 
 from __future__ import annotations
 

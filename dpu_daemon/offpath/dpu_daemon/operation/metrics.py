@@ -1,7 +1,7 @@
 """Builds the Prometheus metrics at each scrape, by Prometheus' conventions (seconds, bytes, ``_total``).
 
-Labels are tenant, status, reason, state, stage and gpu. All are bounded by the configuration or the code; none is a
-job, session or lease. `take` copies numbers in the daemon's event loop; another thread formats them.
+Labels are tenant, status, reason, state, stage, gpu, helper and cause. All are bounded by the configuration or the
+code; none is a job, session or lease. `take` copies numbers in the daemon's event loop; another thread formats them.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Snapshot:
     jobs: dict[str, tuple[int, int]] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
     held_share: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sequences: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    """Their number, the most, and how many ended because they were idle or lost."""
     paused_ns: dict[str, int] = field(default_factory=dict)
     leases: dict[tuple[str, str], int] = field(default_factory=dict)
     running_share: dict[str, int] = field(default_factory=dict)
@@ -109,6 +111,10 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         jobs={tenant.spec.name: (tenant.jobs, tenant.backlog) for tenant in tenants},
         sessions=dict(Counter(session.tenant for session in ledger.sessions.values())),
         held_share={tenant.spec.name: (tenant.held_share, tenant.spec.max_share) for tenant in tenants},
+        sequences={
+            each.spec.name: (each.sequences, each.spec.max_sequences, each.idle_sequences, each.lost_sequences)
+            for each in tenants
+        },
         paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.requests.pacing.turns.items()},
         leases=dict(leases),
         running_share=running,
@@ -157,6 +163,7 @@ def families(now: Snapshot) -> Iterator[Metric]:
     yield _answers(now)
     yield _paused(now)
     yield from _levels(now)
+    yield from _sequences(now)
     yield histogram(
         "offpath_request_duration_seconds", "Acceptance to answer of completed requests.", "tenant", now.latency
     )
@@ -187,6 +194,20 @@ def _paused(now: Snapshot) -> Metric:
     for tenant, paused_ns in now.paused_ns.items():
         paused.add_metric([tenant], paused_ns / 1e9)
     return paused
+
+
+def _sequences(now: Snapshot) -> Iterator[Metric]:
+    count = GaugeMetricFamily("offpath_sequences", "Sequences that have not ended.", labels=["tenant"])
+    most = GaugeMetricFamily("offpath_max_sequences", "Sequences that a tenant may have.", labels=["tenant"])
+    ended = CounterMetricFamily(
+        "offpath_sequences_ended", "Sequences that ended because they were idle or lost.", labels=["tenant", "cause"]
+    )
+    for tenant, (number, limit, idle, lost) in now.sequences.items():
+        count.add_metric([tenant], number)
+        most.add_metric([tenant], limit)
+        ended.add_metric([tenant, "idle"], idle)
+        ended.add_metric([tenant, "lost"], lost)
+    return iter((count, most, ended))
 
 
 def _levels(now: Snapshot) -> Iterator[Metric]:

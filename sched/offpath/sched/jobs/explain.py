@@ -14,7 +14,7 @@ from offpath.sched.gpu.policy import Demand, Unblocker
 from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.forecast import ends_in_ns, ends_on_lane_in_ns, is_unreachable
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.limits import launch_due_ns
+from offpath.sched.jobs.limits import has_others_states, launch_due_ns
 from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
 from offpath.sched.jobs.records import MS, Job, Tenant, TenantSpec
 from offpath.sched.jobs.ripeness import is_ripe
@@ -165,18 +165,20 @@ def _deadline(job: Job, result: Explanation, ledger: Ledger, now_ns: int) -> tup
     )
     text = f"its deadline is in {_ms(left)}; {guess}; at its deadline it ends EXPIRED"
     if job.is_running:
-        text += f", and its kernel keeps the lane {_kept_until(ledger)}"
+        text += f", and its kernel keeps the lane {_kept_until(job, ledger)}"
     return (Hold(Cause.DEADLINE, text, (Unblocker.JOB_ENDS, Unblocker.SAME_REQUEST), (), ()),)
 
 
-def _kept_until(ledger: Ledger) -> str:
+def _kept_until(job: Job, ledger: Ledger) -> str:
     """Text for how long a kernel keeps its lane once its job has expired."""
     settings = ledger.settings
-    if settings.kills_expired and settings.linger_ns:
+    kills = settings.kills_expired and settings.linger_ns > 0
+    if kills and not has_others_states(job, ledger):
         return f"until it ends; after {_ms(settings.linger_ns)} its worker is killed (limits.on_expiry)"
+    why = "other sequences have their states there" if kills else "limits.on_expiry"
     if settings.kernel_ns:
-        return f"until it ends or has run for {_ms(settings.kernel_ns)} in all (limits.on_expiry, limits.kernel_ms)"
-    return "until it ends (limits.on_expiry)"
+        return f"until it ends or has run for {_ms(settings.kernel_ns)} in all ({why}, limits.kernel_ms)"
+    return f"until it ends ({why})"
 
 
 def _nameless(hold: Hold, own: str) -> Hold:
@@ -281,7 +283,7 @@ def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
     job = ledger.leaving.get(ended.job)
     if job is None or not job.is_running or job.placement is None:
         return text
-    due_ns = launch_due_ns(job, ledger.settings)
+    due_ns = launch_due_ns(job, ledger)
     limit = f"; its worker is killed in {_ms(max(0, due_ns - now_ns))}" if due_ns else ""
     return f"{text}; its kernel still runs and keeps lane {job.placement.lane} until it ends{limit}"
 
@@ -359,7 +361,7 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.BAD_SEQUENCE: (
-        "its kernel takes requests of sequences only and it was of none, or the reverse",
+        "it has no `sequence_id`, and its kernel needs one; or it has one, and its kernel takes none",
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.SEQUENCE_UNKNOWN: (

@@ -13,7 +13,7 @@ from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker, share_in
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker
 from offpath.sched.jobs import events, gangs
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
 from offpath.sched.jobs.demands import demand_of, instances_of
@@ -22,6 +22,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant, TenantSpec
 from offpath.sched.jobs.ripeness import is_ripe
 from offpath.sched.jobs.states import LeaseState
+from offpath.sched.jobs.victims import is_unused, keeps_sequences, victims
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
@@ -147,25 +148,30 @@ class Leasing:
             lease.is_idle_timer_armed = True
             self._ledger.timers.arm(since + self._ledger.settings.keep_warm_ns, ("idle", lease_id))
 
-    def drain(self, lease: Lease, now_ns: int) -> None:
-        """Place no more jobs on the lease; scrub when the last job has left. Sequences may go on there for a while."""
-        lease.state = LeaseState.DRAINING
-        self._ledger.policy.lease_draining(lease.view.lease)
+    def drain(self, lease: Lease, now_ns: int, *, is_wanted: bool = True) -> None:
+        """Place no more jobs on the lease; scrub when the last job has left. Its sequences may go on there for a while,
+        or, if its room is not wanted, until it is: then call this again."""
+        if lease.state is not LeaseState.DRAINING:
+            lease.state = LeaseState.DRAINING
+            self._ledger.policy.lease_draining(lease.view.lease)
+        lease.is_kept = not is_wanted
         if lease.sequences:
             lease.since_ns = now_ns
-            self._ledger.watch(lease, now_ns + self._ledger.settings.sequence_idle_ns)
+            if is_wanted:
+                self._ledger.watch(lease, now_ns + self._ledger.settings.sequence_leave_ns)
         elif not lease.jobs:
             self._scrub(lease, now_ns)
 
     def worker_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
-        """A lane is gone: the lease takes no new job, other jobs finish, the helper scrubs the whole instance."""
+        """A lane is gone: the lease takes no new job, other jobs finish, the helper scrubs the whole instance. The
+        sequences of other lanes go on until somebody needs the room."""
         lease.lost.add(lane)
         lease.renewing.pop(lane, None)
         if lease.state is LeaseState.CREATING:
             self._pause_opening(lease, now_ns)
             self._close(lease)
         elif lease.state is LeaseState.WARM:
-            self.drain(lease, now_ns)
+            self.drain(lease, now_ns, is_wanted=False)
         elif lease.state is LeaseState.SCRUBBING:
             self._close_when_scrubbed(lease)
 
@@ -330,15 +336,40 @@ class Leasing:
         return _QUOTA if isinstance(plan, LeasePlan) and plan.alpha > most else plan
 
     def _make_room(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
-        """Drain as few leases as needed for the job's demand; leases already leaving count as gone."""
-        gone = frozenset(held.view.lease for held in self._ledger.leases.values() if held.state in _LEAVING)
+        """Drain as few leases as needed for the job's demand; leases already leaving count as gone. Those that leave
+        with sequences may take their time: an unused lease is drained although their room would do."""
+        every = self._ledger.leases.values()
+        leaving = [held for held in every if held.state in _LEAVING and not keeps_sequences(held)]
+        among = list(self._victims(tenant, head, age_ns, now_ns))
+        gone = frozenset(held.view.lease for held in leaving)
+        soon = frozenset(held.view.lease for held in leaving if not held.sequences)
+        unused = [held for held in among if is_unused(held)]
+        found = self._choose(tenant, head, now_ns, reserved, soon, unused) if soon != gone else None
+        found = found or self._choose(tenant, head, now_ns, reserved, gone, among)
+        if found is None:
+            return
+        plan, chosen = found
+        for victim in chosen:
+            self.drain(victim, now_ns)
+        tenant.room = self._slices(plan)
+
+    def _choose(
+        self,
+        tenant: Tenant,
+        head: Job,
+        now_ns: int,
+        reserved: set[Slice],
+        gone: frozenset[int],
+        among: list[Lease],
+    ) -> tuple[LeasePlan, list[Lease]] | None:
+        """As few leases, the first ones, as make room for the job, if those of ``gone`` are."""
         plan = self._plan(head.demand, tenant, now_ns, gone, reserved) if gone else _QUOTA
         chosen: list[Lease] = []
-        victims = iter(self._victims(tenant, head, age_ns, now_ns))
+        left = iter(among)
         while not isinstance(plan, LeasePlan):
-            victim = next(victims, None)
+            victim = next(left, None)
             if victim is None:
-                return
+                return None
             chosen.append(victim)
             plan = self._plan(head.demand, tenant, now_ns, gone.union([held.view.lease for held in chosen]), reserved)
         for victim in list(chosen):  # the last one completed the room; earlier ones may be unnecessary
@@ -347,40 +378,11 @@ class Leasing:
             if isinstance(other, LeasePlan):
                 chosen.remove(victim)
                 plan = other
-        for victim in chosen:
-            self.drain(victim, now_ns)
-        tenant.room = self._slices(plan)
+        return plan, chosen
 
     def _victims(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int) -> Iterable[Lease]:
-        """Leases that may be taken, best first: idle ones, longest idle first; then busy ones of tenants whose share
-        per weight stays above this tenant's even without the lease (any, if this tenant holds nothing); then this
-        tenant's own that are too small for the job, if the job itself has starved."""
-        settings = self._ledger.settings
-        warm = [held for held in self._ledger.leases.values() if held.state is LeaseState.WARM and not held.is_pinned]
-        others = [held for held in warm if held.view.tenant != tenant.spec.name]
-        own = [held for held in warm if held.view.tenant == tenant.spec.name]
-        small = [held for held in own if not share_in(head.demand, held.view)]
-        if age_ns >= settings.grow_after_ns:
-            since = now_ns - settings.grow_after_ns
-            free = [held for held in (*others, *small) if not (held.jobs or held.renewing or held.sequences)]
-            idle = [held for held in free if held.idle_since_ns <= since]
-            yield from sorted(idle, key=lambda held: held.idle_since_ns)
-        if age_ns < settings.reclaim_after_ns:
-            return
-        mine = tenant.held_share / tenant.spec.weight
-        busy = []
-        for lease in others:
-            if not (lease.jobs or lease.sequences) or now_ns - lease.opened_ns < settings.min_hold_ns:
-                continue
-            owner = self._ledger.tenants[lease.view.tenant]
-            left = (owner.held_share - lease.view.alpha) / owner.spec.weight
-            if tenant.held_share == 0 or left > mine:
-                busy.append((-owner.held_share / owner.spec.weight, lease.opened_ns, lease.view.lease, lease))
-        for *_, lease in sorted(busy):
-            yield lease
-        if now_ns - head.accepted_ns >= settings.reclaim_after_ns:
-            in_use = [held for held in small if held.jobs or held.sequences]
-            yield from [held for held in in_use if now_ns - held.opened_ns >= settings.min_hold_ns]
+        """Leases that may be taken, best first."""
+        return victims(tenant, head, age_ns, now_ns, self._ledger)
 
     # -- opening and closing --------------------------------------------------------------------------------------
     def _open_pins(self, now_ns: int) -> set[Slice]:

@@ -7,29 +7,50 @@ from collections.abc import Callable
 
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import BookSettings, Job, Lease
+from offpath.sched.jobs.records import Job, Lease
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.victims import keeps_sequences
 
 End = Callable[[Job, JobState, EndReason, int], None]
 LoseLane = Callable[[Lease, int, int], None]
 
 
-def launch_due_ns(job: Job, settings: BookSettings) -> int:
+def launch_due_ns(job: Job, ledger: Ledger) -> int:
     """Time at which a running job exceeds its limit and its worker is killed; 0 for never. A batch has the last limit
     of its members, so that an answered one does not end the others."""
     if job.batch is None:
-        return _due_ns(job, settings)
-    dues = [_due_ns(member, settings) for member in job.batch.members]
+        return _due_ns(job, ledger)
+    dues = [_due_ns(member, ledger) for member in job.batch.members]
     return max(dues) if all(dues) else 0
 
 
-def _due_ns(job: Job, settings: BookSettings) -> int:
+def has_others_states(job: Job, ledger: Ledger) -> bool:
+    """True if other sequences than the job's own are bound to its lane: they would end with its worker."""
+    lease = ledger.leases.get(job.placement.lease) if job.placement is not None else None
+    if job.placement is None or lease is None:
+        return False
+    lane, own = job.placement.lane, ledger.sequences.get(job.sequence)
+    is_own_there = own is not None and (own.lease, own.lane) == (lease.view.lease, lane)
+    return lease.sequences.get(lane, 0) > is_own_there
+
+
+def watch_answered(lease: Lease, lane: int, ledger: Ledger) -> None:
+    """A sequence has left the lane: an answered job that runs there may have its limit from now on."""
+    for job in lease.jobs.values():
+        is_answered = job.is_running and job.answered_ns > 0
+        is_there = job.placement is not None and job.placement.lane == lane
+        if is_answered and is_there and (due_ns := launch_due_ns(job, ledger)):
+            ledger.watch(lease, due_ns)
+
+
+def _due_ns(job: Job, ledger: Ledger) -> int:
+    settings = ledger.settings
     launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
     is_spared = job.state is JobState.EXPIRED and not settings.kills_expired
     answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
     if answered_ns and job.reason is EndReason.KERNEL_OVERRAN:
         return answered_ns  # a stream: its worker is stopped first
-    if is_spared or not answered_ns:
+    if is_spared or not answered_ns or has_others_states(job, ledger):
         return launched_ns
     return min(launched_ns or answered_ns, answered_ns)
 
@@ -94,8 +115,8 @@ class Limits:
     def _sequences_due_ns(self, lease: Lease) -> int:
         """Time at which a lease that drains waits no longer for its sequences; 0 for never. From then on it waits for
         the jobs on its lanes only."""
-        is_waiting = lease.state is LeaseState.DRAINING and len(lease.sequences) > 0
-        due_ns = lease.since_ns + self._ledger.settings.sequence_idle_ns
+        is_waiting = lease.state is LeaseState.DRAINING and bool(lease.sequences) and not keeps_sequences(lease)
+        due_ns = lease.since_ns + self._ledger.settings.sequence_leave_ns
         return due_ns if is_waiting and not lease.is_forsaken else 0
 
     def _end_renewals(self, lease: Lease, now_ns: int) -> None:
@@ -112,7 +133,7 @@ class Limits:
 
     def _job_due_ns(self, job: Job) -> int:
         """Time at which the job's launch exceeds its limit; 0 for never."""
-        return launch_due_ns(job, self._ledger.settings) if job.is_running else 0
+        return launch_due_ns(job, self._ledger) if job.is_running else 0
 
     def _overran(self, job: Job, lease: Lease, now_ns: int) -> None:
         """Kill the worker of an endless kernel at once instead of when the lease has drained. Other lanes finish. A

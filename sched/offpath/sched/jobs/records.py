@@ -55,8 +55,8 @@ class PinnedLease:
 class BookSettings:
     """Parameters of the leasing loop and bounds of the book; times in ns, sizes in bytes.
 
-    ``max_sequences``: of all tenants at a time. ``sequence_idle_ns``: how long a sequence without a job lasts, and how
-    long sequences may stay on a lease that is to be taken; never 0.
+    ``max_sequences``: of all tenants at a time. ``sequence_idle_ns``: how long a sequence without a job lasts.
+    ``sequence_leave_ns``: how long sequences may stay on a lease whose room others need. Both are never 0.
     ``lanes``: the least that a lease has. ``max_lanes``: the most, if more of the jobs that it is opened for fit its
     share at once and its memory has room; 0: as ``lanes``.
     ``keep_warm_ns``: how long an idle lease stays. ``grow_after_ns``: how long a backlog lasts before another lease is
@@ -95,6 +95,7 @@ class BookSettings:
     policy: str = ""
     max_sequences: int = 4_096
     sequence_idle_ns: int = 10_000 * MS
+    sequence_leave_ns: int = 1_000 * MS
 
 
 @dataclass(slots=True, eq=False)
@@ -197,8 +198,8 @@ class Lease:
     ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
 
     ``sequences``: for each lane that has any, the number of sequences that are bound to it. ``since_ns`` is also the
-    time when a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes
-    finish."""
+    time since when a lease with sequences has to leave. ``is_forsaken``: their time there is over; jobs on its lanes
+    finish. ``is_kept``: it became DRAINING because a lane was lost, and nobody has needed its room since."""
 
     view: LeaseView
     generation: int
@@ -224,6 +225,7 @@ class Lease:
     free_lanes: list[int] = field(default_factory=list)
     sequences: dict[int, int] = field(default_factory=dict)
     is_forsaken: bool = False
+    is_kept: bool = False
 
     @property
     def occupants(self) -> list[Job]:
@@ -252,7 +254,8 @@ class Tenant:
     more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
     has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
-    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them."""
+    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them.
+    ``idle_sequences``, ``lost_sequences``: how many ended because they were idle, or with their state."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
@@ -277,6 +280,8 @@ class Tenant:
     sequences: int = 0
     turns: dict[tuple[int, int], JobHeap] = field(default_factory=dict)
     awaiting: int = 0
+    idle_sequences: int = 0
+    lost_sequences: int = 0
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""

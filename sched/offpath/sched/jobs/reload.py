@@ -21,6 +21,7 @@ from offpath.sched.jobs.limits import End, Limits, LoseLane
 from offpath.sched.jobs.records import Job, PinnedLease, Session, Tenant
 from offpath.sched.jobs.sequences import Sequences
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
+from offpath.sched.jobs.victims import keeps_sequences
 
 _LEAVING: Final = (LeaseState.DRAINING, LeaseState.SCRUBBING)
 _PAUSES: Final = frozenset({"idle", "kernel", "need", "sequence", "watch"})
@@ -94,13 +95,13 @@ class Reload:
                 lease.is_pinned = False
 
     def _trim(self, tenant: Tenant, now_ns: int) -> None:
-        """Drain leases above the tenant's share, which may have been reduced: idle leases first, pinned ones never."""
-        stay = [lease for lease in tenant.leases.values() if lease.state not in _LEAVING]
+        """Drain leases above the tenant's share, which may have been reduced: those first that are kept for their
+        sequences only, then idle ones, pinned ones never."""
+        stay = [lease for lease in tenant.leases.values() if lease.state not in _LEAVING or keeps_sequences(lease)]
         held = sum(lease.view.alpha for lease in stay)
-        mine = [lease for lease in stay if lease.state is LeaseState.WARM and not lease.is_pinned]
-        for lease in sorted(
-            mine, key=lambda lease: (len(lease.jobs) + len(lease.sequences), lease.idle_since_ns, lease.view.lease)
-        ):
+        warm = [lease for lease in stay if lease.state is LeaseState.WARM and not lease.is_pinned]
+        warm.sort(key=lambda lease: (len(lease.jobs) + len(lease.sequences), lease.idle_since_ns, lease.view.lease))
+        for lease in [*[lease for lease in stay if keeps_sequences(lease)], *warm]:
             if held <= tenant.spec.max_share:
                 return
             held -= lease.view.alpha

@@ -20,6 +20,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import EndSequence
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.limits import watch_answered
 from offpath.sched.jobs.placing import free_lanes, may_join
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
@@ -231,6 +232,7 @@ class Sequences:
         """End a sequence that was idle for too long."""
         sequence = self._ledger.sequences.get(number)
         if sequence is not None and 0 < self._ledger.sequence_due_ns(sequence) <= now_ns:
+            self._ledger.tenants[sequence.tenant].idle_sequences += 1
             self._drop_state(sequence, now_ns)
             self._forget(sequence)
 
@@ -277,6 +279,7 @@ class Sequences:
     def _lose_state(self, sequence: Sequence, now_ns: int, *, is_alive: bool) -> None:
         """``is_alive``: the worker is there, and a job that is on the lane finishes with its state."""
         head = self._ledger.jobs.get(sequence.head) or self._ledger.leaving.get(sequence.head)
+        self._ledger.tenants[sequence.tenant].lost_sequences += sequence.has_state and not sequence.is_ending
         if is_alive and head is not None and head.placement is not None:
             sequence.is_ending = True
             self._cut(sequence, 0, now_ns)
@@ -298,6 +301,7 @@ class Sequences:
         lease = self._ledger.leases.get(sequence.lease)
         if lease is not None:
             self._unbind(sequence, lease)
+            watch_answered(lease, sequence.lane, self._ledger)
             is_there = sequence.lane not in lease.lost and lease.state not in _UNUSABLE
             if sequence.has_state and is_there and not is_dropped_there:
                 order = EndSequence(sequence.lease, sequence.lane, lease.generation, sequence.number)

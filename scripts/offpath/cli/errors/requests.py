@@ -51,7 +51,7 @@ ENTRIES: Final = (
         ),
         (
             "bad_sequence",
-            "its kernel takes requests of sequences only and it was of none, or the reverse",
+            "it has no `sequence_id`, and its kernel needs one; or it has one, and its kernel takes none",
             "set `sequence_id` for a kernel with `sequences=True`, and for no other (docs/sequences.md)",
         ),
         (
