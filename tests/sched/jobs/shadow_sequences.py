@@ -209,6 +209,8 @@ class ShadowSequences:
         promise(event.is_start or sequence.has_state, f"job {job.event.job} is launched before its start")
         promise(sequence.place == place, f"job {job.event.job} is launched in {place}, its state is {sequence.place}")
         shadow.seen["sequence member launched"] += not event.is_start
+        mine = [lease for lease in shadow.leases.values() if lease.opened.tenant == job.tenant and lease.is_serving]
+        shadow.seen["sequence goes on with two leases"] += not event.is_start and len(mine) > 1
         sequence.has_state = True
 
     def judge_end(self, shadow: Shadow, command: EndSequence) -> None:

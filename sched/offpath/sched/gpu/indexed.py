@@ -236,6 +236,13 @@ class IndexedPolicy:
             warm.free_lanes.remove(lane)
             self.rooms[warm.view.tenant].changed(warm)
 
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        warm = self.leases[lease]
+        warm.free_lanes.remove(lane)
+        warm.placed_share += share
+        self.rooms[warm.view.tenant].changed(warm)
+
     def _set_open(self, warm: Warm, is_open: bool) -> None:
         if warm.is_open is not is_open:
             warm.is_open = is_open

@@ -231,7 +231,7 @@ class JobBook:
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
-        placement = self.sequences.seat(job, tenant) if job.turn else self._placing.place(job, tenant, now_ns)
+        placement = self.sequences.seat(job, tenant, now_ns) if job.turn else self._placing.place(job, tenant, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -461,14 +461,13 @@ class JobBook:
             lease.orphaned_copies.add((job.job, job.attempt))
         job.is_copying = False
         job.placement = None
-        was_seated, job.is_seated = job.is_seated, False
         if lease is None:
             self._passed(job, now_ns)
             return  # removed with its helper
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
-        ledger.free_lane(lease, placement, 0 if was_seated else job.share, now_ns)
+        ledger.free_lane(lease, placement, job.share, now_ns)
         self._passed(job, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)

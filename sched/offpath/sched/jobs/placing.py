@@ -110,7 +110,7 @@ class Placing:
         """What the policy decides while these leases have no free lane."""
         hidden = [(lease, lane) for lease in closed for lane in free_lanes(lease)]
         for lease, lane in hidden:
-            self._ledger.take_lane(lease, lane)
+            self._ledger.pause_lane(lease, lane)
         placement = self._decided(job, tenant, now_ns)
         for lease, lane in reversed(hidden):
             self._ledger.free_lane(lease, Placement(lease.view.lease, lane, False), 0, now_ns)

@@ -106,8 +106,7 @@ class Job:
     ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on. Of the
     batch whose launch has ended, ``led_by`` is the leader, ``first_row`` where its rows were. ``sequence``: number of
     the one that it is in, 0 for none; ``is_start``, ``is_end``: it is the first, or the last one there. Of a queued job
-    ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that it waits for. ``is_seated``:
-    the policy does not count its share, since the lane is its sequence's."""
+    ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that it waits for."""
 
     job: int
     session: int
@@ -144,7 +143,6 @@ class Job:
     is_end: bool = False
     is_held: bool = False
     turn: tuple[int, int] | None = None
-    is_seated: bool = False
     streams: bool = False
     awaits_lease: int = 0
 

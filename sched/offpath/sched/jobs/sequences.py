@@ -125,9 +125,8 @@ class Sequences:
                 found.append(job)
         return found
 
-    def seat(self, job: Job, tenant: Tenant) -> Placement:
-        """Take the lane of the head's sequence, which is free. The policy is told that the lane takes no job; it does
-        not count the share."""
+    def seat(self, job: Job, tenant: Tenant, now_ns: int) -> Placement:
+        """Take the lane of the head's sequence, which is free. The policy counts the share."""
         assert job.turn is not None
         number, lane = job.turn
         placement, heap = Placement(number, lane, False), tenant.turns[job.turn]
@@ -136,8 +135,8 @@ class Sequences:
             del tenant.turns[job.turn]
         job.turn = None
         tenant.awaiting -= 1
-        self._ledger.take_lane(self._ledger.leases[number], lane)
-        job.is_seated = True
+        share = self._ledger.sequences[job.sequence].share
+        self._ledger.take_lane(self._ledger.leases[number], lane, share, now_ns)
         return placement
 
     def placed(self, job: Job, lease: Lease, now_ns: int) -> Placement:
@@ -145,15 +144,15 @@ class Sequences:
         the lease the one with the fewest sequences. R of a sequence is that of the request that was placed first."""
         sequence, placement = self._ledger.sequences[job.sequence], job.placement
         assert placement is not None
-        if job.is_seated:
+        if sequence.lease:
             job.demand = replace(job.demand, share=sequence.share, models=())
             return placement
-        lane = self._emptiest(lease, placement.lane)
+        lane, share = self._emptiest(lease, placement.lane), job.demand.share_on(lease.view.model)
         if lane != placement.lane:
-            self._ledger.take_lane(lease, lane)
-            self._ledger.free_lane(lease, placement, 0, now_ns)
+            self._ledger.free_lane(lease, placement, share, now_ns)
+            self._ledger.take_lane(lease, lane, share, now_ns)
             placement = Placement(placement.lease, lane, placement.is_prefetch)
-        sequence.lease, sequence.lane, sequence.share = placement.lease, lane, job.demand.share_on(lease.view.model)
+        sequence.lease, sequence.lane, sequence.share = placement.lease, lane, share
         lease.sequences[lane] = lease.sequences.get(lane, 0) + 1
         return placement
 
