@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from offpath.sched.jobs import admission
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
@@ -85,6 +86,10 @@ def hides_jobs_of_sequences_from_the_policy(patch: Patch) -> None:
     patch(Ledger, "take_lane", lambda self, lease, lane, share, now_ns: self.pause_lane(lease, lane))
 
 
+def runs_what_its_kernel_no_longer_takes(patch: Patch) -> None:
+    patch(admission, "is_unlike", lambda job, ledger: False)
+
+
 def leaves_states_in_workers(patch: Patch) -> None:
     drop = Sequences._drop_state
     patch(Sequences, "_drop_state", lambda self, one, now_ns, **how: drop(self, one, now_ns, is_dropped_there=True))
@@ -147,6 +152,7 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (continues_what_was_never_started, "refusal"),
         (goes_on_without_its_start, "had to be answered|launched before its start|state|sequences"),
         (hides_jobs_of_sequences_from_the_policy, "the policy counts"),
+        (runs_what_its_kernel_no_longer_takes, "had to be answered"),
         (leaves_states_in_workers, "keeps the state of sequence|sequences"),
         (waits_for_an_idle_sequence_for_ever, "nobody ends"),
         (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|keeps the state|drains"),

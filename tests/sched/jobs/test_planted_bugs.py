@@ -567,4 +567,4 @@ def test_without_a_planted_bug_the_same_seeds_find_nothing() -> None:
 
 def test_no_planted_bug_was_lost() -> None:
     """A bug that is taken out is taken out here too, knowingly."""
-    assert len(BUGS) == 55 + 12 + 14
+    assert len(BUGS) == 55 + 12 + 15

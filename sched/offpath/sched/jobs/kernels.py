@@ -13,6 +13,7 @@ from typing import Final
 
 from offpath.sched.gpu.policy import Demand
 from offpath.sched.jobs import events
+from offpath.sched.jobs.admission import is_unlike
 from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.helpers import KnownKernel
 from offpath.sched.jobs.leasing import Leasing
@@ -79,7 +80,11 @@ class Kernels:
         return demand if demand.kind != was.kind else None
 
     def lost(self, now_ns: int) -> None:
-        """A helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten."""
+        """A helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten. But queued
+        jobs end if the helpers that are left take sequences and it did not, or the reverse."""
+        for job in [job for job in self._ledger.jobs.values() if is_unlike(job, self._ledger)]:
+            if job.state is JobState.QUEUED:
+                self._end(job, JobState.CANCELLED, EndReason.BAD_SEQUENCE, now_ns)
         self._servers_changed(now_ns)
 
     def _servers_changed(self, now_ns: int) -> None:
