@@ -258,12 +258,16 @@ class ShadowSequences:
             promise(one.sequences == dict(bound.get(number, {})), f"lease {number} has sequences {one.sequences}")
             shadow.seen["lane of several sequences"] += any(count > 1 for count in one.sequences.values())
         counts = Counter(each.tenant for each in self.by_key.values())
-        awaiting = Counter(
-            job.tenant for job in shadow.live.values() if job.phase == "queued" and self.awaits(job)
-        )  # fmt: skip
+        awaiting: dict[str, set[int]] = {}
+        for job in shadow.live.values():
+            if job.phase == "queued" and self.awaits(job):
+                awaiting.setdefault(job.tenant, set()).add(job.event.job)
         for name, tenant in book.ledger.tenants.items():
             promise(tenant.sequences == counts[name], f"{name} has {counts[name]} sequences, not {tenant.sequences}")
-            promise(tenant.awaiting == awaiting[name], f"{name}: {awaiting[name]} await, not {tenant.awaiting}")
+            right = awaiting.get(name, set())
+            promise(tenant.awaiting.keys() == right, f"{name}: {right} await, not {list(tenant.awaiting)}")
+            kinds = Counter((each.priority, each.kernel, each.demand.share) for each in tenant.awaiting.values())
+            promise(tenant.awaited == dict(kinds), f"{name}: kinds that await")
 
     def _after_bound(self, shadow: Shadow, sequence: ShadowSequence) -> None:
         assert sequence.place is not None

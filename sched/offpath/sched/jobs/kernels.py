@@ -60,12 +60,13 @@ class Kernels:
                     job.demand, job.share = demand, demand.share
                     tenant.queues.setdefault(job.queue_kind, JobHeap()).push(job)
                     tenant.came(job)
-            others = [*tenant.stranded.values()]
-            if tenant.awaiting:
-                awaiting = [job for job in self._ledger.jobs.values() if job.awaits]
-                others += [job for job in awaiting if job.demand.tenant == tenant.spec.name]
-            for job in others:
+            for job in tenant.stranded.values():
                 job.demand = self.renewed(job, tenant) or job.demand
+            for job in list(tenant.awaiting.values()):
+                if (demand := self.renewed(job, tenant)) is not None:
+                    tenant.awaits_no_more(job)
+                    job.demand = demand
+                    tenant.awaits(job)
 
     def renewed(self, job: Job, tenant: Tenant) -> Demand | None:
         """The job's present demand; None: it is as it was, or its kernel is not known."""

@@ -250,7 +250,8 @@ class Tenant:
     more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
     has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
-    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them."""
+    wait for their lane, by lease and lane; ``awaiting``: these and the jobs behind them, by number; ``awaited``: their
+    count by (priority, kernel, R)."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
@@ -274,7 +275,8 @@ class Tenant:
     stranded: dict[int, Job] = field(default_factory=dict)
     sequences: int = 0
     turns: dict[tuple[int, int], JobHeap] = field(default_factory=dict)
-    awaiting: int = 0
+    awaiting: dict[int, Job] = field(default_factory=dict)
+    awaited: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""
@@ -293,6 +295,21 @@ class Tenant:
         else:
             self.waiting[kind] -= 1
 
+    def awaits(self, job: Job) -> None:
+        """Count a job that waits for its sequence."""
+        self.awaiting[job.job] = job
+        kind = job.priority, job.kernel, job.demand.share
+        self.awaited[kind] = self.awaited.get(kind, 0) + 1
+
+    def awaits_no_more(self, job: Job) -> None:
+        """The job waits for its sequence no longer. Call it before its demand changes."""
+        del self.awaiting[job.job]
+        kind = job.priority, job.kernel, job.demand.share
+        if self.awaited[kind] == 1:
+            del self.awaited[kind]
+        else:
+            self.awaited[kind] -= 1
+
     @staticmethod
     def _waiting_kind(job: Job) -> tuple[int, int, int, bool]:
         is_uncertain = job.deadline_ns > 0 or job.stack > 0 or job.sequence > 0 or job.demand.is_restricted
@@ -301,7 +318,7 @@ class Tenant:
     @property
     def backlog(self) -> int:
         """Number of jobs that are on no lane, for any reason."""
-        return self.queued + len(self.stranded) + self.awaiting
+        return self.queued + len(self.stranded) + len(self.awaiting)
 
 
 class JobHeap:

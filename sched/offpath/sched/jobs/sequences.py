@@ -72,7 +72,7 @@ class Sequences:
         if sequence.head:
             job.state = JobState.QUEUED
             job.is_held = True
-            tenant.awaiting += 1
+            tenant.awaits(job)
             sequence.later.append(job.job)
         else:
             self._lead(sequence, job, now_ns)
@@ -94,13 +94,13 @@ class Sequences:
         job.state = JobState.QUEUED
         job.turn = sequence.lease, sequence.lane
         tenant.turns.setdefault(job.turn, JobHeap()).push(job)
-        tenant.awaiting += 1
+        tenant.awaits(job)
 
     def unqueued(self, job: Job, tenant: Tenant) -> bool:
         """A job was answered while it waited. False: it was in a queue."""
         if job.is_held:
             job.is_held = False
-            tenant.awaiting -= 1
+            tenant.awaits_no_more(job)
             return True
         if job.turn is None:
             return False
@@ -109,7 +109,7 @@ class Sequences:
         if not len(heap):
             del tenant.turns[job.turn]
         job.turn = None
-        tenant.awaiting -= 1
+        tenant.awaits_no_more(job)
         return True
 
     def turns(self, tenant: Tenant) -> list[Job]:
@@ -134,7 +134,7 @@ class Sequences:
         if not len(heap):
             del tenant.turns[job.turn]
         job.turn = None
-        tenant.awaiting -= 1
+        tenant.awaits_no_more(job)
         share = self._ledger.sequences[job.sequence].share
         self._ledger.take_lane(self._ledger.leases[number], lane, share, now_ns)
         return placement
@@ -197,7 +197,7 @@ class Sequences:
         if sequence.later:
             job = self._ledger.jobs[sequence.later.pop(0)]
             job.is_held = False
-            self._ledger.tenants[sequence.tenant].awaiting -= 1
+            self._ledger.tenants[sequence.tenant].awaits_no_more(job)
             self._lead(sequence, job, now_ns)
         elif sequence.has_state and not sequence.is_over:
             sequence.idle_since_ns = now_ns
