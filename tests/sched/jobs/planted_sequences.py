@@ -21,9 +21,10 @@ def runs_members_on_any_lane(patch: Patch) -> None:
     lead = Sequences._lead
 
     def anywhere(self: Sequences, sequence: Sequence, job: Job, now_ns: int) -> None:
-        lease, sequence.lease = sequence.lease, 0
+        if sequence.lease:
+            self._unbind(sequence, self._ledger.leases[sequence.lease])
+            sequence.lease = 0
         lead(self, sequence, job, now_ns)
-        sequence.lease = lease
 
     patch(Sequences, "_lead", anywhere)
 
@@ -141,7 +142,7 @@ def believes_that_every_launch_ran(patch: Patch) -> None:
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
-        (runs_members_on_any_lane, "its state is in|has sequences"),
+        (runs_members_on_any_lane, "its state is in|has sequences|the policy counts"),
         (takes_the_last_member_first, "are in line in its sequence|nothing says so"),
         (runs_two_members_at_once, "are in line in its sequence|had to be answered|keeps the state"),
         (

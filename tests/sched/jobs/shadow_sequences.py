@@ -246,17 +246,17 @@ class ShadowSequences:
         self.to_drop.clear()
         known = {each.number for each in self.by_key.values()}
         promise(set(book.ledger.sequences) == known, f"sequences {set(book.ledger.sequences)}, not {known}")
-        next_ns, bound = book.next_deadline_ns(), dict[int, Counter[int]]()
+        next_ns, bound = book.next_deadline_ns(), dict[int, dict[int, set[int]]]()
         for sequence in self.by_key.values():
             if sequence.place is not None:
-                bound.setdefault(sequence.place[0], Counter())[sequence.place[1]] += 1
+                bound.setdefault(sequence.place[0], {}).setdefault(sequence.place[1], set()).add(sequence.number)
                 self._after_bound(shadow, sequence)
             if not sequence.line:
                 due = sequence.idle_ns + shadow.settings.sequence_idle_ns
                 promise(next_ns is not None and next_ns <= due, f"nobody ends {sequence.key} when it was idle")
         for number, one in book.ledger.leases.items():
-            promise(one.sequences == dict(bound.get(number, {})), f"lease {number} has sequences {one.sequences}")
-            shadow.seen["lane of several sequences"] += any(count > 1 for count in one.sequences.values())
+            promise(one.sequences == bound.get(number, {}), f"lease {number} has sequences {one.sequences}")
+            shadow.seen["lane of several sequences"] += any(len(numbers) > 1 for numbers in one.sequences.values())
         counts = Counter(each.tenant for each in self.by_key.values())
         awaiting: dict[str, set[int]] = {}
         for job in shadow.live.values():
@@ -266,6 +266,8 @@ class ShadowSequences:
             promise(tenant.sequences == counts[name], f"{name} has {counts[name]} sequences, not {tenant.sequences}")
             right = awaiting.get(name, set())
             promise(tenant.awaiting.keys() == right, f"{name}: {right} await, not {list(tenant.awaiting)}")
+            waited_for = {place for place in tenant.turns if place[1] not in shadow.leases[place[0]].lanes}
+            promise(tenant.open_turns == waited_for, f"{name}: lanes {waited_for} are free and waited for")
             kinds = Counter((each.priority, each.kernel, each.demand.share) for each in tenant.awaiting.values())
             promise(tenant.awaited == dict(kinds), f"{name}: kinds that await")
 

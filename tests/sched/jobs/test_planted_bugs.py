@@ -404,7 +404,7 @@ def shares_a_lease_s_memory_among_more_lanes_than_it_holds(patch: Patch) -> None
     patch(LeaseView, "__init__", alone)
 
 
-@planted("not what was asked")
+@planted("not what was asked|the policy counts")
 def launches_with_the_least_share_of_all_models(patch: Patch) -> None:
     place = JobBook._place
 

@@ -154,12 +154,6 @@ class OldestGpuFirst(IndexedPolicy):
         placement = super().seat(demand, lease, lane, now_ns)
         return self._taken(self.leases[lease], placement) if placement is not None else None
 
-    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
-        """See `Policy.lane_taken`."""
-        self._advance(now_ns)
-        super().lane_taken(lease, lane, share, now_ns)
-        self._taken(self.leases[lease], Placement(lease, lane, False))
-
     def _taken(self, warm: Warm, placement: Placement) -> Placement:
         slot = warm.position // STARTS
         started = self._started.get(slot)
@@ -171,6 +165,12 @@ class OldestGpuFirst(IndexedPolicy):
             if not self._is_young(slot) or not 0 < due_ns <= self._now_ns + _FIRST_NS:
                 self._refile(slot)
         return placement
+
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        self._advance(now_ns)
+        super().lane_taken(lease, lane, share, now_ns)
+        self._taken(self.leases[lease], Placement(lease, lane, False))
 
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
         """See `Policy.release`."""

@@ -244,6 +244,7 @@ class JobBook:
         lease.jobs[job.job] = job
         if job.sequence:
             job.placement = placement = self.sequences.placed(job, lease, now_ns)
+        tenant.open_turns.discard((placement.lease, placement.lane))
         job.share = job.demand.share_on(lease.view.model) if job.demand.models else job.demand.share
         self.ledger.out.append(Copy(job.job, job.attempt, placement.lease, placement.lane))
         return True
@@ -289,12 +290,12 @@ class JobBook:
 
     def _route(self, tenant: Tenant, now_ns: int) -> None:
         """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
-        while tenant.queued or tenant.turns:
+        while tenant.queued or tenant.open_turns:
             queues = [
                 each for each in tenant.queues.values() if not tenant.stacked or is_ripe(each, self.ledger, now_ns)
             ]
             heads = [head for queue in queues if (head := queue.peek()) is not None]
-            if tenant.turns:
+            if tenant.open_turns:
                 heads += self.sequences.turns(tenant)
             if len(heads) > 1:
                 heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
@@ -468,12 +469,13 @@ class JobBook:
         if job in lease.waiting:
             lease.waiting.remove(job)
         ledger.free_lane(lease, placement, job.share, now_ns)
+        tenant = ledger.tenants[job.demand.tenant]
+        tenant.lane_freed((placement.lease, placement.lane))
         self._passed(job, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)
         self._start_waiting(lease, now_ns)
-        tenant = ledger.tenants[job.demand.tenant]
-        if tenant.queued or tenant.turns:
+        if tenant.queued or tenant.open_turns:
             self._route(tenant, now_ns)
         if not lease.jobs:
             self.leasing.went_idle(lease, now_ns)

@@ -194,8 +194,8 @@ class Lease:
 
     ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
 
-    ``sequences``: for each lane that has any, the number of sequences that are bound to it. ``since_ns`` is also the
-    time when a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes
+    ``sequences``: for each lane that has any, the numbers of the sequences that are bound to it. ``since_ns`` is also
+    the time when a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes
     finish."""
 
     view: LeaseView
@@ -220,13 +220,17 @@ class Lease:
     renewing: dict[int, int] = field(default_factory=dict)
     renewals: dict[int, int] = field(default_factory=dict)
     free_lanes: list[int] = field(default_factory=list)
-    sequences: dict[int, int] = field(default_factory=dict)
+    sequences: dict[int, set[int]] = field(default_factory=dict)
     is_forsaken: bool = False
 
     @property
     def occupants(self) -> list[Job]:
         """One job for each lane that holds any: of a batch its leader."""
         return [job for job in self.jobs.values() if not job.is_follower]
+
+    def has_job_on(self, lane: int) -> bool:
+        """True if a job has the lane."""
+        return any(job.placement is not None and job.placement.lane == lane for job in self.jobs.values())
 
     @property
     def is_gang(self) -> bool:
@@ -250,8 +254,8 @@ class Tenant:
     more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
     has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
-    wait for their lane, by lease and lane; ``awaiting``: these and the jobs behind them, by number; ``awaited``: their
-    count by (priority, kernel, R)."""
+    wait for their lane, by lease and lane; ``open_turns``: those whose lane holds no job. ``awaiting``: the heads in
+    ``turns`` and the jobs behind heads, by number; ``awaited``: their count by (priority, kernel, R)."""
 
     spec: TenantSpec
     queues: dict[QueueKind, JobHeap] = field(default_factory=dict)
@@ -275,6 +279,7 @@ class Tenant:
     stranded: dict[int, Job] = field(default_factory=dict)
     sequences: int = 0
     turns: dict[tuple[int, int], JobHeap] = field(default_factory=dict)
+    open_turns: set[tuple[int, int]] = field(default_factory=set)
     awaiting: dict[int, Job] = field(default_factory=dict)
     awaited: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
@@ -294,6 +299,26 @@ class Tenant:
             del self.waiting[kind]
         else:
             self.waiting[kind] -= 1
+
+    def takes_turn(self, job: Job, place: tuple[int, int], lease: Lease) -> None:
+        """The head of a sequence waits for its lane there."""
+        job.turn = place
+        self.turns.setdefault(place, JobHeap()).push(job)
+        if not lease.has_job_on(place[1]):
+            self.open_turns.add(place)
+
+    def left_turn(self, job: Job) -> None:
+        """The head of a sequence waits for its lane no longer; it has left the heap."""
+        place, job.turn = job.turn, None
+        assert place is not None
+        if not len(self.turns[place]):
+            del self.turns[place]
+            self.open_turns.discard(place)
+
+    def lane_freed(self, place: tuple[int, int]) -> None:
+        """A lane holds no job any more."""
+        if place in self.turns:
+            self.open_turns.add(place)
 
     def awaits(self, job: Job) -> None:
         """Count a job that waits for its sequence."""

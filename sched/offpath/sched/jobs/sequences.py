@@ -11,8 +11,10 @@ that need the state end with SEQUENCE_LOST; a job that starts the sequence anew 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from offpath.sched.gpu.policy import Placement
@@ -21,7 +23,7 @@ from offpath.sched.jobs.commands import EndSequence
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.placing import free_lanes, may_join
-from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
+from offpath.sched.jobs.records import Job, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
@@ -88,12 +90,13 @@ class Sequences:
         sequence.head, sequence.idle_since_ns = job.job, 0
         self.moved[sequence.tenant] = tenant
         if not sequence.lease:
-            job.demand = replace(job.demand, helpers=self._ledger.helpers.only_on.get(job.kernel, ()))
+            helpers = self._ledger.helpers.only_on.get(job.kernel, ())
+            if job.demand.helpers != helpers:
+                job.demand = replace(job.demand, helpers=helpers)
             self._enqueue(job, tenant, now_ns)
             return
         job.state = JobState.QUEUED
-        job.turn = sequence.lease, sequence.lane
-        tenant.turns.setdefault(job.turn, JobHeap()).push(job)
+        tenant.takes_turn(job, (sequence.lease, sequence.lane), self._ledger.leases[sequence.lease])
         tenant.awaits(job)
 
     def unqueued(self, job: Job, tenant: Tenant) -> bool:
@@ -104,24 +107,17 @@ class Sequences:
             return True
         if job.turn is None:
             return False
-        heap = tenant.turns[job.turn]
-        heap.removed(job)
-        if not len(heap):
-            del tenant.turns[job.turn]
-        job.turn = None
+        tenant.turns[job.turn].removed(job)
+        tenant.left_turn(job)
         tenant.awaits_no_more(job)
         return True
 
     def turns(self, tenant: Tenant) -> list[Job]:
-        """The heads whose lane is free, and who wait for no stream there: the first one for each lane."""
+        """The heads whose lane is free, and who wait for no stream there: the first one for each lane, in no order."""
         found = []
-        for (number, lane), heap in tenant.turns.items():
-            lease, job = self._ledger.leases[number], heap.peek()
-            if job is None or any(
-                held.placement is not None and held.placement.lane == lane for held in lease.jobs.values()
-            ):
-                continue
-            if may_join(lease, job, self._ledger.sequences[job.sequence].share, tenant):
+        for place in tenant.open_turns:
+            lease, job = self._ledger.leases[place[0]], tenant.turns[place].peek()
+            if job is not None and may_join(lease, job, self._ledger.sequences[job.sequence].share, tenant):
                 found.append(job)
         return found
 
@@ -129,15 +125,12 @@ class Sequences:
         """Take the lane of the head's sequence, which is free. The policy counts the share."""
         assert job.turn is not None
         number, lane = job.turn
-        placement, heap = Placement(number, lane, False), tenant.turns[job.turn]
-        heap.pop()
-        if not len(heap):
-            del tenant.turns[job.turn]
-        job.turn = None
+        tenant.turns[job.turn].pop()
+        tenant.left_turn(job)
         tenant.awaits_no_more(job)
         share = self._ledger.sequences[job.sequence].share
         self._ledger.take_lane(self._ledger.leases[number], lane, share, now_ns)
-        return placement
+        return Placement(number, lane, False)
 
     def placed(self, job: Job, lease: Lease, now_ns: int) -> Placement:
         """The head is placed. The lane of a sequence that has none is the sequence's from now on: of the free lanes of
@@ -145,7 +138,8 @@ class Sequences:
         sequence, placement = self._ledger.sequences[job.sequence], job.placement
         assert placement is not None
         if sequence.lease:
-            job.demand = replace(job.demand, share=sequence.share, models=())
+            if job.demand.share != sequence.share or job.demand.models:
+                job.demand = replace(job.demand, share=sequence.share, models=())
             return placement
         lane, share = self._emptiest(lease, placement.lane), job.demand.share_on(lease.view.model)
         if lane != placement.lane:
@@ -153,12 +147,14 @@ class Sequences:
             self._ledger.take_lane(lease, lane, share, now_ns)
             placement = Placement(placement.lease, lane, placement.is_prefetch)
         sequence.lease, sequence.lane, sequence.share = placement.lease, lane, share
-        lease.sequences[lane] = lease.sequences.get(lane, 0) + 1
+        lease.sequences.setdefault(lane, set()).add(sequence.number)
         return placement
 
     @staticmethod
     def _emptiest(lease: Lease, placed: int) -> int:
-        return min([*free_lanes(lease), placed], key=lambda lane: (lease.sequences.get(lane, 0), lane != placed, lane))
+        return min(
+            [*free_lanes(lease), placed], key=lambda lane: (len(lease.sequences.get(lane, ())), lane != placed, lane)
+        )
 
     def launched(self, job: Job) -> None:
         """The head was launched: its worker may hold the sequence's state, if the sequence is still bound."""
@@ -184,8 +180,9 @@ class Sequences:
             if job.is_end or sequence.is_ending or (job.is_start and not job.launches):
                 self._drop_state(sequence, now_ns, is_dropped_there=job.is_end and job.launches > 0)
             self._go_on(sequence, now_ns)
-        elif job.job in sequence.later:
-            at = sequence.later.index(job.job)
+            return
+        at = bisect_left(sequence.later, job.job)  # in the order of submission, which is that of numbers
+        if at < len(sequence.later) and sequence.later[at] == job.job:
             del sequence.later[at]
             if job.is_start:
                 self._cut(sequence, at, now_ns)
@@ -209,8 +206,13 @@ class Sequences:
     def _cut(self, sequence: Sequence, at: int, now_ns: int) -> None:
         """End the jobs from ``at`` on that need a state which is lost, up to one that starts the sequence anew."""
         later, jobs = sequence.later, self._ledger.jobs
-        while at < len(later) and not jobs[later[at]].is_start:
-            self._end(jobs[later.pop(at)], JobState.CANCELLED, EndReason.SEQUENCE_LOST, now_ns)
+        upto = at
+        while upto < len(later) and not jobs[later[upto]].is_start:
+            upto += 1
+        lost = later[at:upto]
+        del later[at:upto]
+        for number in lost:
+            self._end(jobs[number], JobState.CANCELLED, EndReason.SEQUENCE_LOST, now_ns)
         if at == len(later):
             sequence.is_over = True
 
@@ -235,9 +237,8 @@ class Sequences:
 
     def lane_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
         """The state of the lane's sequences is gone. The caller then ends or requeues what is on the lane."""
-        for sequence in self._on(lease):
-            if sequence.lane == lane:
-                self._lose_state(sequence, now_ns, is_alive=False)
+        for sequence in self._numbered(lease.sequences.get(lane, ())):
+            self._lose_state(sequence, now_ns, is_alive=False)
 
     def lease_lost(self, lease: Lease, now_ns: int) -> None:
         """As `lane_lost`, for all lanes of a lease that is gone."""
@@ -269,9 +270,10 @@ class Sequences:
                 self._forget(sequence)
 
     def _on(self, lease: Lease) -> list[Sequence]:
-        if not lease.sequences:
-            return []
-        return [each for each in self._ledger.sequences.values() if each.lease == lease.view.lease]
+        return self._numbered(chain.from_iterable(lease.sequences.values()))
+
+    def _numbered(self, numbers: Iterable[int]) -> list[Sequence]:
+        return [self._ledger.sequences[number] for number in sorted(numbers)]
 
     def _lose_state(self, sequence: Sequence, now_ns: int, *, is_alive: bool) -> None:
         """``is_alive``: the worker is there, and a job that is on the lane finishes with its state."""
@@ -308,7 +310,7 @@ class Sequences:
 
     @staticmethod
     def _unbind(sequence: Sequence, lease: Lease) -> None:
-        lease.sequences[sequence.lane] -= 1
+        lease.sequences[sequence.lane].remove(sequence.number)
         if not lease.sequences[sequence.lane]:
             del lease.sequences[sequence.lane]
 

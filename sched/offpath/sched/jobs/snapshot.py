@@ -54,7 +54,7 @@ _POINTERS: Final[dict[type, frozenset[str]]] = {
     Batch: frozenset({"members"}),
     Session: frozenset({"jobs"}),
     Lease: frozenset({"jobs", "waiting"}),
-    Tenant: frozenset({"queues", "leases", "outgoing", "stranded", "turns", "awaiting"}),
+    Tenant: frozenset({"queues", "leases", "outgoing", "stranded", "turns", "open_turns", "awaiting"}),
 }
 _LEDGER: Final[dict[str, Any]] = {
     "settings": BookSettings,
@@ -182,7 +182,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
     for sequence in ledger.sequences.values():
         head = jobs.get(sequence.head)
         if head is not None and head.turn:
-            ledger.tenants[sequence.tenant].turns.setdefault(head.turn, JobHeap()).push(head)
+            ledger.tenants[sequence.tenant].takes_turn(head, head.turn, ledger.leases[head.turn[0]])
     ledger.backlogged = _picked(ledger.tenants, data["backlogged"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]
