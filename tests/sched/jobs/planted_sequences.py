@@ -21,10 +21,9 @@ def runs_members_on_any_lane(patch: Patch) -> None:
     lead = Sequences._lead
 
     def anywhere(self: Sequences, sequence: Sequence, job: Job, now_ns: int) -> None:
-        if sequence.lease:
-            self._unbind(sequence, self._ledger.leases[sequence.lease])
-            sequence.lease = 0
+        lease, sequence.lease = sequence.lease, 0
         lead(self, sequence, job, now_ns)
+        sequence.lease = lease
 
     patch(Sequences, "_lead", anywhere)
 

@@ -231,7 +231,8 @@ class JobBook:
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
-        placement = self.sequences.seat(job, tenant, now_ns) if job.turn else self._placing.place(job, tenant, now_ns)
+        is_bound = job.turn is not None
+        placement = self.sequences.seat(job, tenant, now_ns) if is_bound else self._placing.place(job, tenant, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -242,7 +243,7 @@ class JobBook:
         job.placed_ns = now_ns
         lease = self.ledger.leases[placement.lease]
         lease.jobs[job.job] = job
-        if job.sequence:
+        if job.sequence and not is_bound:
             job.placement = placement = self.sequences.placed(job, lease, now_ns)
         tenant.open_turns.discard((placement.lease, placement.lane))
         job.share = job.demand.share_on(lease.view.model) if job.demand.models else job.demand.share

@@ -122,25 +122,24 @@ class Sequences:
         return found
 
     def seat(self, job: Job, tenant: Tenant, now_ns: int) -> Placement:
-        """Take the lane of the head's sequence, which is free. The policy counts the share."""
+        """Take the lane of the head's sequence, which is free. The policy counts the share: R of a sequence is that of
+        the request that was placed first."""
         assert job.turn is not None
         number, lane = job.turn
         tenant.turns[job.turn].pop()
         tenant.left_turn(job)
         tenant.awaits_no_more(job)
         share = self._ledger.sequences[job.sequence].share
+        if job.demand.share != share or job.demand.models:
+            job.demand = replace(job.demand, share=share, models=())
         self._ledger.take_lane(self._ledger.leases[number], lane, share, now_ns)
         return Placement(number, lane, False)
 
     def placed(self, job: Job, lease: Lease, now_ns: int) -> Placement:
-        """The head is placed. The lane of a sequence that has none is the sequence's from now on: of the free lanes of
-        the lease the one with the fewest sequences. R of a sequence is that of the request that was placed first."""
+        """The head of a sequence without a lane is placed. The lane is the sequence's from now on: of the free lanes of
+        the lease the one with the fewest sequences."""
         sequence, placement = self._ledger.sequences[job.sequence], job.placement
         assert placement is not None
-        if sequence.lease:
-            if job.demand.share != sequence.share or job.demand.models:
-                job.demand = replace(job.demand, share=sequence.share, models=())
-            return placement
         lane, share = self._emptiest(lease, placement.lane), job.demand.share_on(lease.view.model)
         if lane != placement.lane:
             self._ledger.free_lane(lease, placement, share, now_ns)
