@@ -526,7 +526,9 @@ class World:
         next_ns = self.book.next_deadline_ns()
         if next_ns is None:
             return None
-        self.now_ns = max(self.now_ns, next_ns)
+        waiting = [job.event.deadline_ns for job in self.shadow.live.values() if job.phase == "waiting"]
+        late = [due_ns for due_ns in waiting if due_ns > self.now_ns]  # rare: drawn deadlines come sooner or much later
+        self.now_ns = max(self.now_ns, min(late, default=next_ns))
         return events.Tick()
 
     def _drain(self) -> events.Event:
