@@ -471,7 +471,7 @@ class JobBook:
             lease.waiting.remove(job)
         ledger.free_lane(lease, placement, job.share, now_ns)
         tenant = ledger.tenants[job.demand.tenant]
-        tenant.lane_freed((placement.lease, placement.lane))
+        self.sequences.lane_freed(tenant, placement)
         self._passed(job, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)

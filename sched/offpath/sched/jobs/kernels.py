@@ -21,6 +21,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, JobHeap, Tenant
 from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.states import EndReason, JobState
+from offpath.sched.jobs.turns import wait, wait_no_more
 
 MOST_KERNELS: Final = 256
 """Maximum number of known names. Beyond it, names without a helper are forgotten early, the longest gone first. The
@@ -64,9 +65,9 @@ class Kernels:
                 job.demand = self.renewed(job, tenant) or job.demand
             for job in list(tenant.awaiting.values()):
                 if (demand := self.renewed(job, tenant)) is not None:
-                    tenant.awaits_no_more(job)
+                    wait_no_more(tenant, job)
                     job.demand = demand
-                    tenant.awaits(job)
+                    wait(tenant, job)
 
     def renewed(self, job: Job, tenant: Tenant) -> Demand | None:
         """The job's present demand; None: it is as it was, or its kernel is not known."""

@@ -194,9 +194,8 @@ class Lease:
 
     ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
 
-    ``sequences``: for each lane that has any, the numbers of the sequences that are bound to it. ``since_ns`` is also
-    the time when a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes
-    finish."""
+    ``sequences``: by lane, the numbers of the sequences that are bound to it, if any. ``since_ns`` is also the time when
+    a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes finish."""
 
     view: LeaseView
     generation: int
@@ -227,10 +226,6 @@ class Lease:
     def occupants(self) -> list[Job]:
         """One job for each lane that holds any: of a batch its leader."""
         return [job for job in self.jobs.values() if not job.is_follower]
-
-    def has_job_on(self, lane: int) -> bool:
-        """True if a job has the lane."""
-        return any(job.placement is not None and job.placement.lane == lane for job in self.jobs.values())
 
     @property
     def is_gang(self) -> bool:
@@ -299,41 +294,6 @@ class Tenant:
             del self.waiting[kind]
         else:
             self.waiting[kind] -= 1
-
-    def takes_turn(self, job: Job, place: tuple[int, int], lease: Lease) -> None:
-        """The head of a sequence waits for its lane there."""
-        job.turn = place
-        self.turns.setdefault(place, JobHeap()).push(job)
-        if not lease.has_job_on(place[1]):
-            self.open_turns.add(place)
-
-    def left_turn(self, job: Job) -> None:
-        """The head of a sequence waits for its lane no longer; it has left the heap."""
-        place, job.turn = job.turn, None
-        assert place is not None
-        if not len(self.turns[place]):
-            del self.turns[place]
-            self.open_turns.discard(place)
-
-    def lane_freed(self, place: tuple[int, int]) -> None:
-        """A lane holds no job any more."""
-        if place in self.turns:
-            self.open_turns.add(place)
-
-    def awaits(self, job: Job) -> None:
-        """Count a job that waits for its sequence."""
-        self.awaiting[job.job] = job
-        kind = job.priority, job.kernel, job.demand.share
-        self.awaited[kind] = self.awaited.get(kind, 0) + 1
-
-    def awaits_no_more(self, job: Job) -> None:
-        """The job waits for its sequence no longer. Call it before its demand changes."""
-        del self.awaiting[job.job]
-        kind = job.priority, job.kernel, job.demand.share
-        if self.awaited[kind] == 1:
-            del self.awaited[kind]
-        else:
-            self.awaited[kind] -= 1
 
     @staticmethod
     def _waiting_kind(job: Job) -> tuple[int, int, int, bool]:

@@ -26,6 +26,7 @@ from offpath.sched.jobs.placing import free_lanes, may_join
 from offpath.sched.jobs.records import Job, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.turns import leave_turn, take_turn, wait, wait_no_more
 
 End = Callable[[Job, JobState, EndReason, int], None]
 _NOT_RUN: Final = (EndReason.PAYLOAD_CHECKSUM, EndReason.STREAM_MISMATCH)
@@ -74,7 +75,7 @@ class Sequences:
         if sequence.head:
             job.state = JobState.QUEUED
             job.is_held = True
-            tenant.awaits(job)
+            wait(tenant, job)
             sequence.later.append(job.job)
         else:
             self._lead(sequence, job, now_ns)
@@ -96,21 +97,27 @@ class Sequences:
             self._enqueue(job, tenant, now_ns)
             return
         job.state = JobState.QUEUED
-        tenant.takes_turn(job, (sequence.lease, sequence.lane), self._ledger.leases[sequence.lease])
-        tenant.awaits(job)
+        take_turn(tenant, job, self._ledger.leases[sequence.lease], sequence.lane)
+        wait(tenant, job)
 
     def unqueued(self, job: Job, tenant: Tenant) -> bool:
         """A job was answered while it waited. False: it was in a queue."""
         if job.is_held:
             job.is_held = False
-            tenant.awaits_no_more(job)
+            wait_no_more(tenant, job)
             return True
         if job.turn is None:
             return False
         tenant.turns[job.turn].removed(job)
-        tenant.left_turn(job)
-        tenant.awaits_no_more(job)
+        leave_turn(tenant, job)
+        wait_no_more(tenant, job)
         return True
+
+    @staticmethod
+    def lane_freed(tenant: Tenant, place: Placement) -> None:
+        """The lane holds no job any more."""
+        if (place.lease, place.lane) in tenant.turns:
+            tenant.open_turns.add((place.lease, place.lane))
 
     def turns(self, tenant: Tenant) -> list[Job]:
         """The heads whose lane is free, and who wait for no stream there: the first one for each lane, in no order."""
@@ -127,8 +134,8 @@ class Sequences:
         assert job.turn is not None
         number, lane = job.turn
         tenant.turns[job.turn].pop()
-        tenant.left_turn(job)
-        tenant.awaits_no_more(job)
+        leave_turn(tenant, job)
+        wait_no_more(tenant, job)
         share = self._ledger.sequences[job.sequence].share
         if job.demand.share != share or job.demand.models:
             job.demand = replace(job.demand, share=share, models=())
@@ -193,7 +200,7 @@ class Sequences:
         if sequence.later:
             job = self._ledger.jobs[sequence.later.pop(0)]
             job.is_held = False
-            self._ledger.tenants[sequence.tenant].awaits_no_more(job)
+            wait_no_more(self._ledger.tenants[sequence.tenant], job)
             self._lead(sequence, job, now_ns)
         elif sequence.has_state and not sequence.is_over:
             sequence.idle_since_ns = now_ns

@@ -47,6 +47,7 @@ from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
+from offpath.sched.jobs.turns import take_turn
 from offpath.sched.plain import field_names, from_plain, own_hints, to_plain
 
 _POINTERS: Final[dict[type, frozenset[str]]] = {
@@ -182,7 +183,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
     for sequence in ledger.sequences.values():
         head = jobs.get(sequence.head)
         if head is not None and head.turn:
-            ledger.tenants[sequence.tenant].takes_turn(head, head.turn, ledger.leases[head.turn[0]])
+            take_turn(ledger.tenants[sequence.tenant], head, ledger.leases[head.turn[0]], head.turn[1])
     ledger.backlogged = _picked(ledger.tenants, data["backlogged"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]
