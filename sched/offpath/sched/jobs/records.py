@@ -194,7 +194,7 @@ class Lease:
 
     ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
 
-    ``sequences``: by lane, the numbers of the sequences that are bound to it, if any. ``since_ns`` is also the time when
+    ``sequences``: by lane, the numbers of the sequences bound to it, if any. ``since_ns`` is also the time when
     a lease with sequences became DRAINING. ``is_forsaken``: their time there is over; jobs on its lanes finish."""
 
     view: LeaseView
