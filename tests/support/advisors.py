@@ -44,6 +44,11 @@ class Hosted:
         self.is_dismissed = False
         self.asked = 0
 
+    @property
+    def plugin(self) -> Policy:
+        """The plug-in as it is now."""
+        return self._host._policy
+
     def _heard(self, kind: str, *arguments: Any) -> Any:
         assert not self.is_dismissed, "asked or told after its end"
         kind, *plain = orjson.loads(orjson.dumps([kind, *arguments]))

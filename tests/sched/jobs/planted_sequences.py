@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from offpath.sched.jobs import limits
+from offpath.sched.jobs import admission, limits
 from offpath.sched.jobs.leasing import Leasing
+from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Tenant
 from offpath.sched.jobs.sequence import Sequence
@@ -81,6 +82,14 @@ def goes_on_without_its_start(patch: Patch) -> None:
     patch(Sequences, "passed", careless)
 
 
+def hides_jobs_of_sequences_from_the_policy(patch: Patch) -> None:
+    patch(Ledger, "take_lane", lambda self, lease, lane, share, now_ns: self.pause_lane(lease, lane))
+
+
+def runs_what_its_kernel_no_longer_takes(patch: Patch) -> None:
+    patch(admission, "is_unlike", lambda job, ledger: False)
+
+
 def leaves_states_in_workers(patch: Patch) -> None:
     drop = Sequences._drop_state
     patch(Sequences, "_drop_state", lambda self, one, now_ns, **how: drop(self, one, now_ns, is_dropped_there=True))
@@ -141,7 +150,7 @@ def kills_a_worker_with_states_for_an_answered_kernel(patch: Patch) -> None:
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
-        (runs_members_on_any_lane, "its state is in|has sequences"),
+        (runs_members_on_any_lane, "its state is in|has sequences|the policy counts"),
         (takes_the_last_member_first, "are in line in its sequence|nothing says so"),
         (runs_two_members_at_once, "are in line in its sequence|had to be answered|keeps the state"),
         (
@@ -151,6 +160,8 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (runs_what_needs_a_lost_state, "no worker has its state|had to be answered|await"),
         (continues_what_was_never_started, "refusal"),
         (goes_on_without_its_start, "had to be answered|launched before its start|state|sequences"),
+        (hides_jobs_of_sequences_from_the_policy, "the policy counts"),
+        (runs_what_its_kernel_no_longer_takes, "had to be answered"),
         (leaves_states_in_workers, "keeps the state of sequence|sequences"),
         (waits_for_an_idle_sequence_for_ever, "nobody ends"),
         (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|keeps the state|drains"),

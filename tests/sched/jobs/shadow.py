@@ -218,8 +218,12 @@ class Shadow:
                 self.expect(job, JobState.CANCELLED)
 
     def _is_withdrawn(self, job: ShadowJob) -> bool:
-        """Its tenant was removed, or may not hold any more what it would take, or no GPU has that."""
+        """Its tenant was removed, or may not hold any more what it would take, or no GPU has that; or its kernel takes
+        sequences now, or none any more."""
         least = least_held(self, job)
+        if job.event.kernel in self.kernels and self.offered_kernels.is_unlike(job):
+            self.seen["queued for a kernel of the other kind"] += 1
+            return True
         if not is_permitted(self, job) or job.event.kernel in self.offered_kernels.forgotten:
             return True
         return job.event.session in self.leaving or not least or least > self.tenants[job.tenant].max_share

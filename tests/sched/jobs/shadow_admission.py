@@ -82,13 +82,12 @@ def refusal(shadow: Shadow, job: ShadowJob, mine: int, all_jobs: int) -> EndReas
     event, spec = job.event, shadow.tenants[job.tenant]
     held = least_held(shadow, job)
     is_forbidden = event.kernel in shadow.kernels and not is_permitted(shadow, job)
-    is_mismatch = (event.kernel in shadow.offered_kernels.sequential) is not (job.follows is not None)
     reasons = (
         (event.session in shadow.leaving, EndReason.TENANT_REMOVED),
         (event.request_id <= shadow.last_id[event.session], EndReason.DUPLICATE_ID),
         (event.kernel not in shadow.kernels, EndReason.UNKNOWN_KERNEL),
         (is_forbidden, EndReason.KERNEL_NOT_PERMITTED),
-        (is_mismatch, EndReason.BAD_SEQUENCE),
+        (shadow.offered_kernels.is_unlike(job), EndReason.BAD_SEQUENCE),
         (not 1 <= job.share <= 100 and job.share not in range(200, 1_700, 100), EndReason.BAD_DEMAND),
         (job.share > 100 and not held, _lacking(shadow, job)),
         (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import MS
 
@@ -34,3 +35,13 @@ def after_bounds(shadow: Shadow, book: JobBook, queued: dict[str, list[ShadowJob
     live = len(shadow.live) + 4 * len(shadow.leases) + 2 * len(shadow.tenants) + len(shadow.offered_kernels.gone) + 2
     promise(len(ledger.timers) <= max(257, 2 * live + 1), f"{len(ledger.timers)} timers for {live} live things")
     promise(not ledger.out, "no command is kept back")
+    _after_policy(shadow, ledger.policy)
+
+
+def _after_policy(shadow: Shadow, policy: Policy) -> None:
+    """The policy counts the share of each job on a lane once, however the job came there; it routes to no gang."""
+    for held in policy.state().leases:
+        lease = shadow.leases[held.view.lease]
+        there = 0 if held.view.others else sum(occupant.share for occupant in lease.lanes.values())
+        number = held.view.lease
+        promise(held.placed_share == there, f"the policy counts {held.placed_share}% on lease {number}, not {there}")

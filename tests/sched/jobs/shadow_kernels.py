@@ -8,7 +8,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.service import KERNELS, ServiceTimes
 
-from .shadow_records import Needs, promise
+from .shadow_records import Needs, ShadowJob, promise
 
 
 class ShadowKernels:
@@ -37,6 +37,10 @@ class ShadowKernels:
             self.gone.setdefault(number, now_ns)
         for number in self.served:
             self.gone.pop(number, None)
+
+    def is_unlike(self, job: ShadowJob) -> bool:
+        """True if the kernel takes sequences, and the job is of none; or the reverse."""
+        return (job.event.kernel in self.sequential) is not (job.follows is not None)
 
     def lost(self, now_ns: int) -> None:
         for number in self.served:

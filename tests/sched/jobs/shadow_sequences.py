@@ -209,6 +209,8 @@ class ShadowSequences:
         promise(event.is_start or sequence.has_state, f"job {job.event.job} is launched before its start")
         promise(sequence.place == place, f"job {job.event.job} is launched in {place}, its state is {sequence.place}")
         shadow.seen["sequence member launched"] += not event.is_start
+        mine = [lease for lease in shadow.leases.values() if lease.opened.tenant == job.tenant and lease.is_serving]
+        shadow.seen["sequence goes on with two leases"] += not event.is_start and len(mine) > 1
         sequence.has_state = True
 
     def judge_end(self, shadow: Shadow, command: EndSequence) -> None:
@@ -244,24 +246,30 @@ class ShadowSequences:
         self.to_drop.clear()
         known = {each.number for each in self.by_key.values()}
         promise(set(book.ledger.sequences) == known, f"sequences {set(book.ledger.sequences)}, not {known}")
-        next_ns, bound = book.next_deadline_ns(), dict[int, Counter[int]]()
+        next_ns, bound = book.next_deadline_ns(), dict[int, dict[int, set[int]]]()
         for sequence in self.by_key.values():
             if sequence.place is not None:
-                bound.setdefault(sequence.place[0], Counter())[sequence.place[1]] += 1
+                bound.setdefault(sequence.place[0], {}).setdefault(sequence.place[1], set()).add(sequence.number)
                 self._after_bound(shadow, sequence)
             if not sequence.line:
                 due = sequence.idle_ns + shadow.settings.sequence_idle_ns
                 promise(next_ns is not None and next_ns <= due, f"nobody ends {sequence.key} when it was idle")
         for number, one in book.ledger.leases.items():
-            promise(one.sequences == dict(bound.get(number, {})), f"lease {number} has sequences {one.sequences}")
-            shadow.seen["lane of several sequences"] += any(count > 1 for count in one.sequences.values())
+            promise(one.sequences == bound.get(number, {}), f"lease {number} has sequences {one.sequences}")
+            shadow.seen["lane of several sequences"] += any(len(numbers) > 1 for numbers in one.sequences.values())
         counts = Counter(each.tenant for each in self.by_key.values())
-        awaiting = Counter(
-            job.tenant for job in shadow.live.values() if job.phase == "queued" and self.awaits(job)
-        )  # fmt: skip
+        awaiting: dict[str, set[int]] = {}
+        for job in shadow.live.values():
+            if job.phase == "queued" and self.awaits(job):
+                awaiting.setdefault(job.tenant, set()).add(job.event.job)
         for name, tenant in book.ledger.tenants.items():
             promise(tenant.sequences == counts[name], f"{name} has {counts[name]} sequences, not {tenant.sequences}")
-            promise(tenant.awaiting == awaiting[name], f"{name}: {awaiting[name]} await, not {tenant.awaiting}")
+            right = awaiting.get(name, set())
+            promise(tenant.awaiting.keys() == right, f"{name}: {right} await, not {list(tenant.awaiting)}")
+            waited_for = {place for place in tenant.turns if place[1] not in shadow.leases[place[0]].lanes}
+            promise(tenant.open_turns == waited_for, f"{name}: lanes {waited_for} are free and waited for")
+            kinds = Counter((each.priority, each.kernel, each.demand.share) for each in tenant.awaiting.values())
+            promise(tenant.awaited == dict(kinds), f"{name}: kinds that await")
 
     def _after_bound(self, shadow: Shadow, sequence: ShadowSequence) -> None:
         assert sequence.place is not None

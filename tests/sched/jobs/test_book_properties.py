@@ -41,6 +41,7 @@ REACHED = {
     "sequence member launched", "sequence idle", "sequence lost its lane", "sequence ends behind its head",
     "sequence on a lease that drains", "lane of several sequences", "sequence member answered out of turn",
     "answered kernel beside states", "lease kept for its sequences",
+    "sequence goes on with two leases", "queued for a kernel of the other kind",
     "bad_sequence", "sequence_unknown", "too_many_sequences", "sequence_lost",
     "kernels reloaded", "lane renewed", "renewed again", "kill a renewal", "lost while renewed",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",

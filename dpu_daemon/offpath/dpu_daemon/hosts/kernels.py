@@ -3,6 +3,7 @@ neither after a restart nor after its name was forgotten."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -10,7 +11,10 @@ from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire.control import KernelOffer
 from offpath.bindings.wire.negotiating import KernelInfo
 from offpath.bindings.wire.signatures import KernelSignature
+from offpath.sched.jobs.helpers import takes_sequences
 from offpath.sched.jobs.ledger import Ledger
+
+logger = logging.getLogger(__name__)
 
 _MOST_FORMER: Final = 1024
 _LARGEST: Final = 0xFFFF_FFFF
@@ -26,6 +30,8 @@ class KernelRegistry:
         self._names = {known.kernel: known.name for known in ledger.known.values()}
         self._emulated: dict[str, dict[str, bool]] = {}
         """By kernel and helper, of those that were offered to this process: the journal does not record it."""
+        self._differing: set[tuple[str, str]] = set()
+        """Helpers and kernels that `_log_differing` has logged."""
         self._signatures: dict[str, dict[str, KernelSignature | None]] = {}
         """By kernel and helper, the helper that offered it last at the end; None: it declared none. A helper that
         reattaches declares it again."""
@@ -73,8 +79,24 @@ class KernelRegistry:
 
     def changed(self) -> None:
         """The book has recorded the numbers: call each of ``on_changed``."""
+        self._log_differing()
         for callback in self.on_changed:
             callback()
+
+    def _log_differing(self) -> None:
+        """Log each helper once that declares no sequences for a kernel for which another one does."""
+        differing = {
+            (helper.name, kernel.name)
+            for helper in self._ledger.helpers.connected
+            for kernel in helper.kernels
+            if self._ledger.kernels[kernel.kernel].sequences and not takes_sequences(helper, kernel.kernel)
+        }
+        for helper_name, kernel_name in sorted(differing - self._differing):
+            logger.warning(
+                "kernel %s of helper %s gets no requests: another helper declares sequences for it, this one does not",
+                kernel_name, helper_name, extra={"code": "kernel_differs"},
+            )  # fmt: skip
+        self._differing = differing
 
     def infos(self) -> list[KernelInfo]:
         """All kernels that are not forgotten, for the welcome."""
@@ -86,10 +108,13 @@ class KernelRegistry:
         ]  # fmt: skip
 
     def signature(self, name: str) -> KernelSignature | None:
-        """What the kernel takes and returns, by the connected helper that offered it last, or else by the last one.
-        None: that one declared nothing, or none has offered it to this process."""
-        offered = self._signatures.get(name, {})
-        connected = {helper.name for helper in self._ledger.helpers.connected}
+        """What the kernel takes and returns, by the connected helper that offered it last, or else by the last one; of
+        those to which its requests may go. None: that one declared nothing, or none has offered it to this process."""
+        helpers = self._ledger.helpers
+        number = next((each.kernel for each in self._ledger.known.values() if each.name == name), 0)
+        servers = helpers.only_on.get(number, ())
+        offered = {by: each for by, each in self._signatures.get(name, {}).items() if not servers or by in servers}
+        connected = {helper.name for helper in helpers.connected}
         those = [each for by, each in offered.items() if by in connected] or list(offered.values())
         return those[-1] if those else None
 

@@ -33,6 +33,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "helper_joined": ("helper", "gpus", "emulated", "kernels"),
     "helper_reloaded": ("helper", "revision", "kernels"),
     "helper_ends": ("helper",),
+    "kernel_differs": ("kernel", "helper"),
     "helper_lost": ("helper", "detail"),
     "gpu_lost": ("gpu", "detail"),
     "worker_lost": ("lease", "lane", "detail"),

@@ -54,6 +54,7 @@ class PluginHost:
             "lease_opened": lambda lease: self._policy.lease_opened(lease),
             "lease_draining": lambda lease: self._policy.lease_draining(lease),
             "lane_paused": lambda lease, lane: self._policy.lane_paused(lease, lane),
+            "lane_taken": lambda lease, lane, share, now_ns: self._policy.lane_taken(lease, lane, share, now_ns),
             "lease_lost": lambda lease: self._policy.lease_lost(lease),
             "release": lambda placement, share, now_ns: self._policy.release(
                 from_plain(Placement, placement), share, now_ns

@@ -154,3 +154,13 @@ def take_all(geometries: list[GpuGeometry], lease: int, profile: str, start: int
             for taken in geometries[:number]:
                 taken.give_back(lease)
             raise
+
+
+Kind = tuple[str, str, int, int, int, str]
+"""Model and name, α in percent, bytes for lanes and for jobs, the GPU's helper: the properties of an instance that
+matter to a demand."""
+
+
+def kind_of(spec: GpuSpec, profile: Profile) -> Kind:
+    """The kind of the GPU's instances of this profile."""
+    return spec.model, profile.name, spec.alpha(profile), profile.memory_bytes, profile.job_bytes, spec.helper

@@ -125,6 +125,12 @@ class GreedyFirstFit:
         if lane in free_lanes:
             free_lanes.remove(lane)
 
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        warm = self._leases[lease]
+        warm.free_lanes.remove(lane)
+        warm.placed_share += share
+
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self.lease_draining(lease)

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, take_all
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Kind, Profile, kind_of, take_all
 from offpath.sched.gpu.policy import (
     Demand,
     DemandKind,
@@ -56,11 +56,6 @@ class Gpu:
     """Number of its table of possible instances, as reported by its helper."""
     level: int = 100
     """Percent of its compute slices that are free."""
-
-
-Kind = tuple[str, str, int, int, int, str]
-"""Model and name, α in percent, bytes for lanes and for jobs, the GPU's helper: the properties of an instance that
-matter to a demand."""
 
 
 class IndexedPolicy:
@@ -136,7 +131,7 @@ class IndexedPolicy:
         """Assign bits to its kinds of instances."""
         spec = gpu.geometry.spec
         offered = sorted(self.offered(spec), key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
-        gpu.kinds = [(self._bit(_kind(spec, profile)), profile) for profile in offered]
+        gpu.kinds = [(self._bit(kind_of(spec, profile)), profile) for profile in offered]
         self._masks.clear()
         table = spec.model, spec.helper, spec.compute_slices, spec.memory_slices, spec.profiles  # names are not unique
         if table not in self._tables:
@@ -156,7 +151,7 @@ class IndexedPolicy:
     def _unnumber(self, gone: Gpu) -> None:
         """Forget the kinds that no other GPU has, and what was derived from their bits."""
         for _, profile in gone.kinds:
-            kind = _kind(gone.geometry.spec, profile)
+            kind = kind_of(gone.geometry.spec, profile)
             self._gpus_with[kind] -= 1
             if not self._gpus_with[kind]:
                 del self._gpus_with[kind], self._kinds[kind]
@@ -235,6 +230,13 @@ class IndexedPolicy:
         if lane in warm.free_lanes:
             warm.free_lanes.remove(lane)
             self.rooms[warm.view.tenant].changed(warm)
+
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        warm = self.leases[lease]
+        warm.free_lanes.remove(lane)
+        warm.placed_share += share
+        self.rooms[warm.view.tenant].changed(warm)
 
     def _set_open(self, warm: Warm, is_open: bool) -> None:
         if warm.is_open is not is_open:
@@ -391,7 +393,3 @@ class IndexedPolicy:
         if not self.gpus:
             return NO_GPU
         return GEOMETRY if mask else NO_PROFILE
-
-
-def _kind(spec: GpuSpec, profile: Profile) -> Kind:
-    return spec.model, profile.name, spec.alpha(profile), profile.memory_bytes, profile.job_bytes, spec.helper

@@ -166,6 +166,12 @@ class OldestGpuFirst(IndexedPolicy):
                 self._refile(slot)
         return placement
 
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        self._advance(now_ns)
+        super().lane_taken(lease, lane, share, now_ns)
+        self._taken(self.leases[lease], Placement(lease, lane, False))
+
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
         """See `Policy.release`."""
         self._advance(now_ns)

@@ -290,6 +290,11 @@ class PluginPolicy:
         self._builtin.lane_paused(lease, lane)
         self._notify("lane_paused", lease, lane)
 
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        self._builtin.lane_taken(lease, lane, share, now_ns)
+        self._notify("lane_taken", lease, lane, share, now_ns)
+
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self._builtin.lease_lost(lease)

@@ -253,6 +253,10 @@ class Policy(Protocol):
         """No job may be placed on the lane until `release` returns it with a share of 0. It holds no job; it may be
         paused already."""
 
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """A job that is bound to this free lane, because the worker there has its state, takes it: count the share, as
+        `place` does. The sum on the lease may exceed α. `release` returns the lane with this share."""
+
     def lease_lost(self, lease: int) -> None:
         """The lease is gone; its slices are free."""
 

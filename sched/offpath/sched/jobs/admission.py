@@ -66,18 +66,27 @@ def is_valid(share: int) -> bool:
 def withdraw(
     job: Job, session: Session | None, tenant: Tenant, ledger: Ledger, instances: Instances | None
 ) -> EndReason | None:
-    """Return why an accepted job without a lane must not get one, or None: rights and GPUs may have changed.
+    """Return why an accepted job without a lane must not get one, or None: rights, helpers and GPUs may have changed.
     ``instances`` None: no GPU is known, so this check is skipped."""
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
     if not ledger.may_call(tenant, job.kernel):
         return EndReason.KERNEL_NOT_PERMITTED
+    if is_unlike(job, ledger):
+        return EndReason.BAD_SEQUENCE
     least = instances.least_fraction(job.demand) if instances is not None else 0
     if not least and instances is not None:
         return instances.lacking(job.demand)
     if least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     return None
+
+
+def is_unlike(job: Job, ledger: Ledger) -> bool:
+    """True if the job's kernel takes requests of sequences only and the job is of none, or the reverse: helpers have
+    changed since it was accepted."""
+    kernel = ledger.kernels.get(job.kernel)
+    return kernel is not None and kernel.sequences is not (job.sequence > 0)
 
 
 def retry_after_ms(tenant: Tenant, ledger: Ledger, reason: EndReason, now_ns: int) -> int:

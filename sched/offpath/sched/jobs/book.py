@@ -231,7 +231,8 @@ class JobBook:
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
-        placement = self.sequences.seat(job, tenant) if job.turn else self._placing.place(job, tenant, now_ns)
+        is_bound = job.turn is not None
+        placement = self.sequences.seat(job, tenant, now_ns) if is_bound else self._placing.place(job, tenant, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -242,8 +243,9 @@ class JobBook:
         job.placed_ns = now_ns
         lease = self.ledger.leases[placement.lease]
         lease.jobs[job.job] = job
-        if job.sequence:
+        if job.sequence and not is_bound:
             job.placement = placement = self.sequences.placed(job, lease, now_ns)
+        tenant.open_turns.discard((placement.lease, placement.lane))
         job.share = job.demand.share_on(lease.view.model) if job.demand.models else job.demand.share
         self.ledger.out.append(Copy(job.job, job.attempt, placement.lease, placement.lane))
         return True
@@ -289,12 +291,12 @@ class JobBook:
 
     def _route(self, tenant: Tenant, now_ns: int) -> None:
         """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
-        while tenant.queued or tenant.turns:
+        while tenant.queued or tenant.open_turns:
             queues = [
                 each for each in tenant.queues.values() if not tenant.stacked or is_ripe(each, self.ledger, now_ns)
             ]
             heads = [head for queue in queues if (head := queue.peek()) is not None]
-            if tenant.turns:
+            if tenant.open_turns:
                 heads += self.sequences.turns(tenant)
             if len(heads) > 1:
                 heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
@@ -461,20 +463,20 @@ class JobBook:
             lease.orphaned_copies.add((job.job, job.attempt))
         job.is_copying = False
         job.placement = None
-        was_seated, job.is_seated = job.is_seated, False
         if lease is None:
             self._passed(job, now_ns)
             return  # removed with its helper
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
-        ledger.free_lane(lease, placement, 0 if was_seated else job.share, now_ns)
+        ledger.free_lane(lease, placement, job.share, now_ns)
+        tenant = ledger.tenants[job.demand.tenant]
+        self.sequences.lane_freed(tenant, placement)
         self._passed(job, now_ns)
         if placement.lane in lease.stale:
             self.renewal.freed(lease, placement.lane, now_ns)
         self._start_waiting(lease, now_ns)
-        tenant = ledger.tenants[job.demand.tenant]
-        if tenant.queued or tenant.turns:
+        if tenant.queued or tenant.open_turns:
             self._route(tenant, now_ns)
         if not lease.jobs:
             self.leasing.went_idle(lease, now_ns)

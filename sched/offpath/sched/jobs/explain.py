@@ -148,8 +148,9 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
 def _ahead(job: Job, ledger: Ledger) -> int:
     """Number of jobs of its tenant that are placed before it, if all leases were the same: by priority, then by age."""
     mine = (-job.priority, job.accepted_ns, job.job)
-    queues = ledger.tenants[job.demand.tenant].queues.values()
-    return sum((-o.priority, o.accepted_ns, o.job) < mine for queue in queues for o in queue.waiting())
+    tenant = ledger.tenants[job.demand.tenant]
+    others = [*tenant.awaiting.values(), *(other for queue in tenant.queues.values() for other in queue.waiting())]
+    return sum((-o.priority, o.accepted_ns, o.job) < mine for o in others)
 
 
 def _deadline(job: Job, result: Explanation, ledger: Ledger, now_ns: int) -> tuple[Hold, ...]:

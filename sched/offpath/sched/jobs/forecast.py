@@ -4,7 +4,8 @@ Jobs are ordered by priority, then by age. Each goes to the lease where it can s
 start in that order, at most one per lane and with Σ R ≤ α. A kernel's run time is that of its last runs
 (`offpath.sched.jobs.service`); without history it is 0. A lease that is being opened counts as open. Both make a
 forecast too early rather than too late, so that no job is refused that would have met its deadline. Jobs that batch
-count as launches of full batches, which is too early too if their batches are not full.
+count as launches of full batches, which is too early too if their batches are not full. Jobs that wait for their
+sequence count as if they waited for any lane of its lease; only `is_unreachable` leaves them out.
 """
 
 from __future__ import annotations
@@ -210,8 +211,8 @@ def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> i
 
 def work_ns(tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int:
     """Time that the tenant's warm leases need for all its jobs, queued and on lanes; each kind of job runs as many at a
-    time as its R and the lanes allow, and in full batches if its kernel batches. ``kernels``: those served. 0 if
-    unknown. Takes about 0.2 µs per lease and per job on a lane."""
+    time as its R and the lanes allow, in full batches if its kernel batches, and of each sequence one at a time.
+    ``kernels``: those served. 0 if unknown. Takes about 0.2 µs per lease and per job on a lane."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state is LeaseState.WARM]
     abreast = _Abreast(leases)
@@ -222,6 +223,11 @@ def work_ns(tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int:
         total_ns += launches * paces[kernel] // abreast[share]
     if counted < tenant.queued:
         total_ns = total_ns * tenant.queued // counted
+    awaited_ns = counted = 0
+    for (_, kernel, share), count in islice(tenant.awaited.items(), _CLASSES):
+        counted += count
+        awaited_ns += count * paces[kernel] // min(abreast[share], max(1, tenant.sequences))
+    total_ns += awaited_ns * len(tenant.awaiting) // max(1, counted)
     for lease in leases:
         for job in lease.occupants:
             total_ns += paces.left_ns(job) // abreast[job.share]
@@ -236,7 +242,7 @@ def _is_idle_for(share: int, lease: Lease) -> bool:
 
 
 def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: _Paces) -> int:
-    """Upper bound for the start of a job of ``priority``: until then at least one job ahead of it runs."""
+    """Upper bound for what `_start_ns` finds for a new job of ``priority``: until then a job ahead of it runs."""
     if len(tenant.waiting) > _CLASSES:
         return _NEVER_NS
     ahead = [count * paces[kernel] for (queued, kernel, *_), count in tenant.waiting.items() if queued >= priority]
@@ -264,8 +270,11 @@ def _start_ns(
     returned."""
     share, turn = job.demand.share, (-job.priority, job.accepted_ns, job.job)
     lines = [_Line(lease, paces) for lease in leases]
-    if 0 < tenant.queued <= _SORTED:
-        turns = sorted(chain.from_iterable([queue.turns() for queue in tenant.queues.values()]))
+    awaiting = tenant.awaiting.values() if enough_ns == _NEVER_NS else ()
+    if 0 < tenant.queued + len(awaiting) <= _SORTED:
+        turns = [(-each.priority, each.accepted_ns, each.job, each) for each in awaiting]
+        turns += chain.from_iterable([queue.turns() for queue in tenant.queues.values()])
+        turns.sort()
         for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
             if (rank, accepted_ns, number) >= turn:
                 break
@@ -273,7 +282,8 @@ def _start_ns(
                 continue  # where it runs, or with which others, is not certain, so it may not delay this job
             if batches.join(ahead) is not None:
                 continue
-            line = _earliest(lines, ahead.demand)
+            there = [line for line in lines if line.view.lease == ahead.turn[0]] if ahead.turn else lines
+            line = _earliest(there, ahead.demand)
             if line is not None and line.seat(ahead, line.holds(ahead.demand), paces):
                 batches.lead(ahead, line.start_ns)
                 if ahead.demand.share <= share and line.start_ns > enough_ns:

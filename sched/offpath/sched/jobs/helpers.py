@@ -174,8 +174,10 @@ class Helpers:
 
 
 def _of_one_kind(number: int, helpers: list[Helper]) -> list[Helper]:
-    """Those to which the kernel's jobs may go. If some state a part of a GPU for it and others a gang, a job cannot fit
-    both: those that state a part then, of the connected ones if there are any."""
+    """Those to which the kernel's jobs may go; of the connected ones if there are any. A job cannot fit both of two
+    that disagree. So if one takes sequences, only those that take them serve the kernel; while none is connected, the
+    one that left last decides. And if some state a part of a GPU for it and others a gang: those that state a part."""
+    helpers = _alike(number, helpers)
 
     def needs_gang(helper: Helper) -> bool:
         return any(
@@ -188,6 +190,18 @@ def _of_one_kind(number: int, helpers: list[Helper]) -> list[Helper]:
     asked = [each for each in helpers if each.number] or helpers
     is_gangs = all(needs_gang(each) for each in asked)
     return [each for each in helpers if needs_gang(each) is is_gangs]
+
+
+def _alike(number: int, helpers: list[Helper]) -> list[Helper]:
+    """Those that take sequences, or those that take none. ``helpers``: former ones in the order in which they left."""
+    asked = [each for each in helpers if each.number] or helpers[-1:]
+    takes = any(takes_sequences(each, number) for each in asked)
+    return [each for each in helpers if takes_sequences(each, number) is takes]
+
+
+def takes_sequences(helper: Helper, number: int) -> bool:
+    """True if the helper's kernel of this number takes requests of sequences only."""
+    return any(kernel.sequences for kernel in helper.kernels if kernel.kernel == number)
 
 
 def _offered(number: int, helpers: list[Helper]) -> events.Kernel:
@@ -210,7 +224,6 @@ def _offered(number: int, helpers: list[Helper]) -> events.Kernel:
         models=table,
         memory_bytes=memory_bytes,
         batching=_batching(offers),
-        sequences=all(kernel.sequences for kernel in offers),
         streams=any(kernel.streams for kernel in offers),
     )
 

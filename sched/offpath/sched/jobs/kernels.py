@@ -13,6 +13,7 @@ from typing import Final
 
 from offpath.sched.gpu.policy import Demand
 from offpath.sched.jobs import events
+from offpath.sched.jobs.admission import is_unlike
 from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.helpers import KnownKernel
 from offpath.sched.jobs.leasing import Leasing
@@ -20,6 +21,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, JobHeap, Tenant
 from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.states import EndReason, JobState
+from offpath.sched.jobs.turns import wait, wait_no_more
 
 MOST_KERNELS: Final = 256
 """Maximum number of known names. Beyond it, names without a helper are forgotten early, the longest gone first. The
@@ -59,12 +61,13 @@ class Kernels:
                     job.demand, job.share = demand, demand.share
                     tenant.queues.setdefault(job.queue_kind, JobHeap()).push(job)
                     tenant.came(job)
-            others = [*tenant.stranded.values()]
-            if tenant.awaiting:
-                awaiting = [job for job in self._ledger.jobs.values() if job.awaits]
-                others += [job for job in awaiting if job.demand.tenant == tenant.spec.name]
-            for job in others:
+            for job in tenant.stranded.values():
                 job.demand = self.renewed(job, tenant) or job.demand
+            for job in list(tenant.awaiting.values()):
+                if (demand := self.renewed(job, tenant)) is not None:
+                    wait_no_more(tenant, job)
+                    job.demand = demand
+                    wait(tenant, job)
 
     def renewed(self, job: Job, tenant: Tenant) -> Demand | None:
         """The job's present demand; None: it is as it was, or its kernel is not known."""
@@ -79,7 +82,11 @@ class Kernels:
         return demand if demand.kind != was.kind else None
 
     def lost(self, now_ns: int) -> None:
-        """A helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten."""
+        """A helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten. But queued
+        jobs end if the helpers that are left take sequences and it did not, or the reverse."""
+        for job in [job for job in self._ledger.jobs.values() if is_unlike(job, self._ledger)]:
+            if job.state is JobState.QUEUED:
+                self._end(job, JobState.CANCELLED, EndReason.BAD_SEQUENCE, now_ns)
         self._servers_changed(now_ns)
 
     def _servers_changed(self, now_ns: int) -> None:

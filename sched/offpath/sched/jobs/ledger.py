@@ -77,12 +77,19 @@ class Ledger:
         held = self.leaving.get(job)
         return held is not None and held.is_running
 
-    def take_lane(self, lease: Lease, lane: int) -> None:
-        """No job may be placed on the lane until `free_lane`; the policy counts no share for it."""
+    def pause_lane(self, lease: Lease, lane: int) -> None:
+        """No job may be placed on the lane, which holds none, until `free_lane` returns it with a share of 0."""
         if not lease.is_gang:
             self.policy.lane_paused(lease.view.lease, lane)
         elif lane in lease.free_lanes:
             lease.free_lanes.remove(lane)
+
+    def take_lane(self, lease: Lease, lane: int, share: int, now_ns: int) -> None:
+        """A job takes this free lane, which the policy did not choose, until `free_lane` returns it with its share."""
+        if lease.is_gang:
+            lease.free_lanes.remove(lane)
+        else:
+            self.policy.lane_taken(lease.view.lease, lane, share, now_ns)
 
     def free_lane(self, lease: Lease, placement: Placement, share: int, now_ns: int) -> None:
         """Jobs may be placed on the lane. ``share``: what the policy counts for its last job."""

@@ -29,9 +29,8 @@ def has_others_states(job: Job, ledger: Ledger) -> bool:
     lease = ledger.leases.get(job.placement.lease) if job.placement is not None else None
     if job.placement is None or lease is None:
         return False
-    lane, own = job.placement.lane, ledger.sequences.get(job.sequence)
-    is_own_there = own is not None and (own.lease, own.lane) == (lease.view.lease, lane)
-    return lease.sequences.get(lane, 0) > is_own_there
+    bound = lease.sequences.get(job.placement.lane, ())
+    return len(bound) > (job.sequence in bound)
 
 
 def watch_answered(lease: Lease, lane: int, ledger: Ledger) -> None:

@@ -30,15 +30,15 @@ def may_join(lease: Lease, job: Job, share: int, tenant: Tenant) -> bool:
         placed = sum(other.share for other in lease.jobs.values() if not other.is_follower)
         if placed + share > lease.view.alpha:
             return False
-    return is_there or not (tenant.queues or tenant.turns) or not _is_awaited(lease, job, tenant)
+    return is_there or not (tenant.queues or tenant.open_turns) or not _is_awaited(lease, job, tenant)
 
 
 def _is_awaited(lease: Lease, job: Job, tenant: Tenant) -> bool:
     """True if a stream that precedes the job waits for the lease's share."""
     number = lease.view.lease
     heads = [head for queue in tenant.queues.values() if (head := queue.peek()) and head.awaits_lease == number]
-    for (turn, lane), heap in tenant.turns.items():
-        if turn == number and (head := heap.peek()) and head.streams and lane in free_lanes(lease):
+    for place in tenant.open_turns:
+        if place[0] == number and (head := tenant.turns[place].peek()) and head.streams:
             heads.append(head)
     return any(head is not job and _rank(head) < _rank(job) for head in heads)
 
@@ -67,7 +67,7 @@ class Placing:
         if not isinstance(placement, Placement):
             return placement
         lease = self._ledger.leases[placement.lease]
-        if not (lease.jobs or job.streams or tenant.queues or tenant.turns):
+        if not (lease.jobs or job.streams or tenant.queues or tenant.open_turns):
             return placement  # the usual case, without the cost of looking
         if self._is_kept(placement, job, tenant, now_ns):
             return placement
@@ -110,7 +110,7 @@ class Placing:
         """What the policy decides while these leases have no free lane."""
         hidden = [(lease, lane) for lease in closed for lane in free_lanes(lease)]
         for lease, lane in hidden:
-            self._ledger.take_lane(lease, lane)
+            self._ledger.pause_lane(lease, lane)
         placement = self._decided(job, tenant, now_ns)
         for lease, lane in reversed(hidden):
             self._ledger.free_lane(lease, Placement(lease.view.lease, lane, False), 0, now_ns)

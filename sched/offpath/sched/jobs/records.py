@@ -107,8 +107,7 @@ class Job:
     ``ripe_ns``: how long it waits for others. ``batch``: the one that it is in, from its placement on. Of the
     batch whose launch has ended, ``led_by`` is the leader, ``first_row`` where its rows were. ``sequence``: number of
     the one that it is in, 0 for none; ``is_start``, ``is_end``: it is the first, or the last one there. Of a queued job
-    ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that it waits for. ``is_seated``:
-    the policy does not count its share, since the lane is its sequence's."""
+    ``is_held``: it is behind others of its sequence; ``turn``: the lease and the lane that it waits for."""
 
     job: int
     session: int
@@ -145,7 +144,6 @@ class Job:
     is_end: bool = False
     is_held: bool = False
     turn: tuple[int, int] | None = None
-    is_seated: bool = False
     streams: bool = False
     awaits_lease: int = 0
 
@@ -197,9 +195,9 @@ class Lease:
 
     ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end.
 
-    ``sequences``: for each lane that has any, the number of sequences that are bound to it. ``since_ns`` is also the
-    time since when a lease with sequences has to leave. ``is_forsaken``: their time there is over; jobs on its lanes
-    finish. ``is_kept``: it became DRAINING because a lane was lost, and nobody has needed its room since."""
+    ``sequences``: by lane, the numbers of the sequences bound to it, if any. ``since_ns`` is also the time since when a
+    lease with sequences has to leave. ``is_forsaken``: their time there is over; jobs on its lanes finish. ``is_kept``:
+    it became DRAINING because a lane was lost, and nobody has needed its room since."""
 
     view: LeaseView
     generation: int
@@ -223,7 +221,7 @@ class Lease:
     renewing: dict[int, int] = field(default_factory=dict)
     renewals: dict[int, int] = field(default_factory=dict)
     free_lanes: list[int] = field(default_factory=list)
-    sequences: dict[int, int] = field(default_factory=dict)
+    sequences: dict[int, set[int]] = field(default_factory=dict)
     is_forsaken: bool = False
     is_kept: bool = False
 
@@ -254,7 +252,8 @@ class Tenant:
     more than R decides which instances it fits). ``stacked``: of the queued jobs those that batch; ``ripe_timer_ns``:
     when the first of them stops waiting for others. ``stranded``: queued jobs, by number, of kernels that no helper
     has; they are in no queue and not in ``waiting``. ``sequences``: their number. ``turns``: heads of sequences that
-    wait for their lane, by lease and lane; ``awaiting``: the number of these and of the jobs behind them.
+    wait for their lane, by lease and lane; ``open_turns``: those whose lane holds no job. ``awaiting``: the heads in
+    ``turns`` and the jobs behind heads, by number; ``awaited``: their count by (priority, kernel, R).
     ``idle_sequences``, ``lost_sequences``: how many ended because they were idle, or with their state."""
 
     spec: TenantSpec
@@ -279,7 +278,9 @@ class Tenant:
     stranded: dict[int, Job] = field(default_factory=dict)
     sequences: int = 0
     turns: dict[tuple[int, int], JobHeap] = field(default_factory=dict)
-    awaiting: int = 0
+    open_turns: set[tuple[int, int]] = field(default_factory=set)
+    awaiting: dict[int, Job] = field(default_factory=dict)
+    awaited: dict[tuple[int, int, int], int] = field(default_factory=dict)
     idle_sequences: int = 0
     lost_sequences: int = 0
 
@@ -308,7 +309,7 @@ class Tenant:
     @property
     def backlog(self) -> int:
         """Number of jobs that are on no lane, for any reason."""
-        return self.queued + len(self.stranded) + self.awaiting
+        return self.queued + len(self.stranded) + len(self.awaiting)
 
 
 class JobHeap:

@@ -11,8 +11,10 @@ that need the state end with SEQUENCE_LOST; a job that starts the sequence anew 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from offpath.sched.gpu.policy import Placement
@@ -22,9 +24,10 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import watch_answered
 from offpath.sched.jobs.placing import free_lanes, may_join
-from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
+from offpath.sched.jobs.records import Job, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.turns import leave_turn, take_turn, wait, wait_no_more
 
 End = Callable[[Job, JobState, EndReason, int], None]
 _NOT_RUN: Final = (EndReason.PAYLOAD_CHECKSUM, EndReason.STREAM_MISMATCH)
@@ -73,7 +76,7 @@ class Sequences:
         if sequence.head:
             job.state = JobState.QUEUED
             job.is_held = True
-            tenant.awaiting += 1
+            wait(tenant, job)
             sequence.later.append(job.job)
         else:
             self._lead(sequence, job, now_ns)
@@ -89,78 +92,76 @@ class Sequences:
         sequence.head, sequence.idle_since_ns = job.job, 0
         self.moved[sequence.tenant] = tenant
         if not sequence.lease:
-            job.demand = replace(job.demand, helpers=self._ledger.helpers.only_on.get(job.kernel, ()))
+            helpers = self._ledger.helpers.only_on.get(job.kernel, ())
+            if job.demand.helpers != helpers:
+                job.demand = replace(job.demand, helpers=helpers)
             self._enqueue(job, tenant, now_ns)
             return
         job.state = JobState.QUEUED
-        job.turn = sequence.lease, sequence.lane
-        tenant.turns.setdefault(job.turn, JobHeap()).push(job)
-        tenant.awaiting += 1
+        take_turn(tenant, job, self._ledger.leases[sequence.lease], sequence.lane)
+        wait(tenant, job)
 
     def unqueued(self, job: Job, tenant: Tenant) -> bool:
         """A job was answered while it waited. False: it was in a queue."""
         if job.is_held:
             job.is_held = False
-            tenant.awaiting -= 1
+            wait_no_more(tenant, job)
             return True
         if job.turn is None:
             return False
-        heap = tenant.turns[job.turn]
-        heap.removed(job)
-        if not len(heap):
-            del tenant.turns[job.turn]
-        job.turn = None
-        tenant.awaiting -= 1
+        tenant.turns[job.turn].removed(job)
+        leave_turn(tenant, job)
+        wait_no_more(tenant, job)
         return True
 
+    @staticmethod
+    def lane_freed(tenant: Tenant, place: Placement) -> None:
+        """The lane holds no job any more."""
+        if (place.lease, place.lane) in tenant.turns:
+            tenant.open_turns.add((place.lease, place.lane))
+
     def turns(self, tenant: Tenant) -> list[Job]:
-        """The heads whose lane is free, and who wait for no stream there: the first one for each lane."""
+        """The heads whose lane is free, and who wait for no stream there: the first one for each lane, in no order."""
         found = []
-        for (number, lane), heap in tenant.turns.items():
-            lease, job = self._ledger.leases[number], heap.peek()
-            if job is None or any(
-                held.placement is not None and held.placement.lane == lane for held in lease.jobs.values()
-            ):
-                continue
-            if may_join(lease, job, self._ledger.sequences[job.sequence].share, tenant):
+        for place in tenant.open_turns:
+            lease, job = self._ledger.leases[place[0]], tenant.turns[place].peek()
+            if job is not None and may_join(lease, job, self._ledger.sequences[job.sequence].share, tenant):
                 found.append(job)
         return found
 
-    def seat(self, job: Job, tenant: Tenant) -> Placement:
-        """Take the lane of the head's sequence, which is free. The policy is told that the lane takes no job; it does
-        not count the share."""
+    def seat(self, job: Job, tenant: Tenant, now_ns: int) -> Placement:
+        """Take the lane of the head's sequence, which is free. The policy counts the share: R of a sequence is that of
+        the request that was placed first."""
         assert job.turn is not None
         number, lane = job.turn
-        placement, heap = Placement(number, lane, False), tenant.turns[job.turn]
-        heap.pop()
-        if not len(heap):
-            del tenant.turns[job.turn]
-        job.turn = None
-        tenant.awaiting -= 1
-        self._ledger.take_lane(self._ledger.leases[number], lane)
-        job.is_seated = True
-        return placement
+        tenant.turns[job.turn].pop()
+        leave_turn(tenant, job)
+        wait_no_more(tenant, job)
+        share = self._ledger.sequences[job.sequence].share
+        if job.demand.share != share or job.demand.models:
+            job.demand = replace(job.demand, share=share, models=())
+        self._ledger.take_lane(self._ledger.leases[number], lane, share, now_ns)
+        return Placement(number, lane, False)
 
     def placed(self, job: Job, lease: Lease, now_ns: int) -> Placement:
-        """The head is placed. The lane of a sequence that has none is the sequence's from now on: of the free lanes of
-        the lease the one with the fewest sequences. R of a sequence is that of the request that was placed first."""
+        """The head of a sequence without a lane is placed. The lane is the sequence's from now on: of the free lanes of
+        the lease the one with the fewest sequences."""
         sequence, placement = self._ledger.sequences[job.sequence], job.placement
         assert placement is not None
-        if job.is_seated:
-            job.demand = replace(job.demand, share=sequence.share, models=())
-            return placement
-        lane = self._emptiest(lease, placement.lane)
+        lane, share = self._emptiest(lease, placement.lane), job.demand.share_on(lease.view.model)
         if lane != placement.lane:
-            self._ledger.take_lane(lease, lane)
-            self._ledger.free_lane(lease, placement, 0, now_ns)
+            self._ledger.free_lane(lease, placement, share, now_ns)
+            self._ledger.take_lane(lease, lane, share, now_ns)
             placement = Placement(placement.lease, lane, placement.is_prefetch)
-        sequence.lease, sequence.lane, sequence.share = placement.lease, lane, job.demand.share_on(lease.view.model)
-        lease.sequences[lane] = lease.sequences.get(lane, 0) + 1
+        sequence.lease, sequence.lane, sequence.share = placement.lease, lane, share
+        lease.sequences.setdefault(lane, set()).add(sequence.number)
         return placement
 
     @staticmethod
     def _emptiest(lease: Lease, placed: int) -> int:
-        return min([*free_lanes(lease), placed], key=lambda lane: (lease.sequences.get(lane, 0), lane != placed, lane))
+        return min(
+            [*free_lanes(lease), placed], key=lambda lane: (len(lease.sequences.get(lane, ())), lane != placed, lane)
+        )
 
     def launched(self, job: Job) -> None:
         """The head was launched: its worker may hold the sequence's state, if the sequence is still bound."""
@@ -186,8 +187,9 @@ class Sequences:
             if job.is_end or sequence.is_ending or (job.is_start and not job.launches):
                 self._drop_state(sequence, now_ns, is_dropped_there=job.is_end and job.launches > 0)
             self._go_on(sequence, now_ns)
-        elif job.job in sequence.later:
-            at = sequence.later.index(job.job)
+            return
+        at = bisect_left(sequence.later, job.job)  # in the order of submission, which is that of numbers
+        if at < len(sequence.later) and sequence.later[at] == job.job:
             del sequence.later[at]
             if job.is_start:
                 self._cut(sequence, at, now_ns)
@@ -199,7 +201,7 @@ class Sequences:
         if sequence.later:
             job = self._ledger.jobs[sequence.later.pop(0)]
             job.is_held = False
-            self._ledger.tenants[sequence.tenant].awaiting -= 1
+            wait_no_more(self._ledger.tenants[sequence.tenant], job)
             self._lead(sequence, job, now_ns)
         elif sequence.has_state and not sequence.is_over:
             sequence.idle_since_ns = now_ns
@@ -211,8 +213,13 @@ class Sequences:
     def _cut(self, sequence: Sequence, at: int, now_ns: int) -> None:
         """End the jobs from ``at`` on that need a state which is lost, up to one that starts the sequence anew."""
         later, jobs = sequence.later, self._ledger.jobs
-        while at < len(later) and not jobs[later[at]].is_start:
-            self._end(jobs[later.pop(at)], JobState.CANCELLED, EndReason.SEQUENCE_LOST, now_ns)
+        upto = at
+        while upto < len(later) and not jobs[later[upto]].is_start:
+            upto += 1
+        lost = later[at:upto]
+        del later[at:upto]
+        for number in lost:
+            self._end(jobs[number], JobState.CANCELLED, EndReason.SEQUENCE_LOST, now_ns)
         if at == len(later):
             sequence.is_over = True
 
@@ -238,9 +245,8 @@ class Sequences:
 
     def lane_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
         """The state of the lane's sequences is gone. The caller then ends or requeues what is on the lane."""
-        for sequence in self._on(lease):
-            if sequence.lane == lane:
-                self._lose_state(sequence, now_ns, is_alive=False)
+        for sequence in self._numbered(lease.sequences.get(lane, ())):
+            self._lose_state(sequence, now_ns, is_alive=False)
 
     def lease_lost(self, lease: Lease, now_ns: int) -> None:
         """As `lane_lost`, for all lanes of a lease that is gone."""
@@ -272,9 +278,10 @@ class Sequences:
                 self._forget(sequence)
 
     def _on(self, lease: Lease) -> list[Sequence]:
-        if not lease.sequences:
-            return []
-        return [each for each in self._ledger.sequences.values() if each.lease == lease.view.lease]
+        return self._numbered(chain.from_iterable(lease.sequences.values()))
+
+    def _numbered(self, numbers: Iterable[int]) -> list[Sequence]:
+        return [self._ledger.sequences[number] for number in sorted(numbers)]
 
     def _lose_state(self, sequence: Sequence, now_ns: int, *, is_alive: bool) -> None:
         """``is_alive``: the worker is there, and a job that is on the lane finishes with its state."""
@@ -313,7 +320,7 @@ class Sequences:
 
     @staticmethod
     def _unbind(sequence: Sequence, lease: Lease) -> None:
-        lease.sequences[sequence.lane] -= 1
+        lease.sequences[sequence.lane].remove(sequence.number)
         if not lease.sequences[sequence.lane]:
             del lease.sequences[sequence.lane]
 

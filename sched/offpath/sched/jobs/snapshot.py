@@ -47,6 +47,7 @@ from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
+from offpath.sched.jobs.turns import take_turn
 from offpath.sched.plain import field_names, from_plain, own_hints, to_plain
 
 _POINTERS: Final[dict[type, frozenset[str]]] = {
@@ -54,7 +55,7 @@ _POINTERS: Final[dict[type, frozenset[str]]] = {
     Batch: frozenset({"members"}),
     Session: frozenset({"jobs"}),
     Lease: frozenset({"jobs", "waiting"}),
-    Tenant: frozenset({"queues", "leases", "outgoing", "stranded", "turns"}),
+    Tenant: frozenset({"queues", "leases", "outgoing", "stranded", "turns", "open_turns", "awaiting"}),
 }
 _LEDGER: Final[dict[str, Any]] = {
     "settings": BookSettings,
@@ -105,6 +106,7 @@ def snapshot(book: JobBook) -> dict[str, Any]:
                 list(tenant.leases),
                 list(tenant.outgoing),
                 list(tenant.stranded),
+                list(tenant.awaiting),
             ]
             for tenant in ledger.tenants.values()
         ],
@@ -161,7 +163,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         lease.jobs = _picked(jobs, numbers)
         lease.waiting = deque(jobs[number] for number in waiting)
         ledger.leases[lease.view.lease] = lease
-    for tenant, queues, leases, outgoing, stranded in tenants:
+    for tenant, queues, leases, outgoing, stranded, awaiting in tenants:
         waiting, tenant.waiting, tenant.queued, tenant.stacked = tenant.waiting, {}, 0, 0
         for numbers in queues:
             tenant.queues[jobs[numbers[0]].queue_kind] = heap = JobHeap()
@@ -176,11 +178,12 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         tenant.leases = _picked(ledger.leases, leases)
         tenant.outgoing = _picked(ledger.sessions, outgoing)
         tenant.stranded = _picked(jobs, stranded)
+        tenant.awaiting = _picked(jobs, awaiting)
         ledger.tenants[tenant.spec.name] = tenant
     for sequence in ledger.sequences.values():
         head = jobs.get(sequence.head)
         if head is not None and head.turn:
-            ledger.tenants[sequence.tenant].turns.setdefault(head.turn, JobHeap()).push(head)
+            take_turn(ledger.tenants[sequence.tenant], head, ledger.leases[head.turn[0]], head.turn[1])
     ledger.backlogged = _picked(ledger.tenants, data["backlogged"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]

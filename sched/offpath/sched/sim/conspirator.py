@@ -107,6 +107,10 @@ class Timed:
         """See `Policy.lane_paused`."""
         self._policy.lane_paused(lease, lane)
 
+    def lane_taken(self, lease: int, lane: int, share: int, now_ns: int) -> None:
+        """See `Policy.lane_taken`."""
+        self._policy.lane_taken(lease, lane, share, now_ns)
+
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self._policy.lease_lost(lease)

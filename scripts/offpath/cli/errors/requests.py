@@ -51,7 +51,8 @@ ENTRIES: Final = (
         ),
         (
             "bad_sequence",
-            "it has no `sequence_id`, and its kernel needs one; or it has one, and its kernel takes none",
+            "it has no `sequence_id`, and its kernel needs one; or it has one, and its kernel takes none "
+            "(also if helpers have changed that while it was queued)",
             "set `sequence_id` for a kernel with `sequences=True`, and for no other (docs/sequences.md)",
         ),
         (
