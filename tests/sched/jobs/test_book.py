@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from offpath.sched.jobs import events
-from offpath.sched.jobs.commands import Answer, Copy, Launch
+from offpath.sched.jobs.commands import Answer, Copy, Launch, OpenLease
 from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
-from ..gpus import MIB, a30
+from ..gpus import MIB, a30, a100
 from .book_harness import ADA, BOB, CYD, KERNELS, SETTINGS, SMALL, WHOLE, BookHarness, ended, opened
 
 
@@ -153,6 +153,21 @@ def test_the_fractions_are_those_of_the_gpus_that_joined() -> None:
     harness = BookHarness((TenantSpec("ada", max_share=20),), is_joined=False)
     harness.send(0, events.HelperJoined(1, (a30(),), KERNELS))
     assert harness.submit(1, 1) == (ended(1, JobState.REJECTED, EndReason.TENANT_SHARE_LIMIT, 0),)
+
+
+@pytest.mark.parametrize("models", [(), (("A100-40GB", 30), ("A30-24GB", 10))])
+@pytest.mark.parametrize("first", ["gpu-0", "gpu-1"])
+def test_a_gpu_whose_instances_exceed_the_quota_does_not_hide_another(
+    models: tuple[tuple[str, int], ...], first: str
+) -> None:
+    """R = 26 takes 28 of an A100, or 50 of an A30; R = 30 takes 42 of an A100. The policy prefers the first GPU."""
+    kernel = events.Kernel(SMALL, 26 if not models else 10, models=models)
+    gpus = [a100(first), a30({"gpu-0": "gpu-1", "gpu-1": "gpu-0"}[first])]
+    harness = BookHarness((TenantSpec("ada", max_share=28),), is_joined=False)
+    harness.send(0, events.HelperJoined(1, tuple(sorted(gpus, key=lambda gpu: gpu.gpu)), (kernel,)))
+    (open_,) = harness.submit(1, 1)
+    assert isinstance(open_, OpenLease)
+    assert (open_.gpu, open_.profile) == ((gpus[1].gpu, "1g.6gb") if models else (first, "2g.10gb"))
 
 
 def test_a_tenants_queue_is_bounded_and_only_that_tenant_is_told_to_wait() -> None:
