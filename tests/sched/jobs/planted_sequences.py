@@ -150,25 +150,31 @@ def kills_a_worker_with_states_for_an_answered_kernel(patch: Patch) -> None:
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
-        (runs_members_on_any_lane, "its state is in|has sequences|the policy counts"),
-        (takes_the_last_member_first, "are in line in its sequence|nothing says so"),
-        (runs_two_members_at_once, "are in line in its sequence|had to be answered|keeps the state"),
+        (runs_members_on_any_lane, "its state is in|the policy counts|'s queue$"),
+        (takes_the_last_member_first, "are in line in its sequence|SEQUENCE_LOST"),
+        (runs_two_members_at_once, "are in line in its sequence|had to be answered|KeyError|not idle for so long"),
         (
             keeps_sequences_whose_worker_is_lost,
-            "bound to a lost lane|has sequences|the lane is lost",
+            r"bound to a lost lane|lane is lost|drains nothing|sequences \{.*\}, not|has sequences \{",
         ),
         (runs_what_needs_a_lost_state, "no worker has its state|had to be answered|await"),
         (continues_what_was_never_started, "refusal"),
-        (goes_on_without_its_start, "had to be answered|launched before its start|state|sequences"),
+        (goes_on_without_its_start, "had to be answered|launched before its start|keeps the state|drains nothing"),
         (hides_jobs_of_sequences_from_the_policy, "the policy counts"),
         (runs_what_its_kernel_no_longer_takes, "had to be answered"),
-        (leaves_states_in_workers, "keeps the state of sequence|sequences"),
+        (leaves_states_in_workers, r"keeps the state of sequence|closes under its sequences|, not \{"),
         (waits_for_an_idle_sequence_for_ever, "nobody ends"),
-        (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|keeps the state|drains"),
-        (scrubs_a_lease_under_its_sequences, "no worker is there|does not serve|sequences|keeps|drains"),
+        (keeps_a_lease_for_its_sequences_for_ever, "had to be answered|drains nothing"),
+        (
+            scrubs_a_lease_under_its_sequences,
+            "no worker is there|does not serve|closes under its sequences|sequences .*, not|drains",
+        ),
         (ends_the_sequences_beside_a_lost_lane, "although nobody needs its room"),
-        (believes_that_every_launch_ran, "had to be answered|keeps the state|sequences|drains nothing"),
+        (believes_that_every_launch_ran, "had to be answered|keeps the state|drains|it starts none"),
         (kills_a_worker_with_states_for_an_answered_kernel, "nothing overran"),
-        (forgets_that_a_cancelled_kernel_still_runs, "has not left the lane|in line|sequences"),
+        (
+            forgets_that_a_cancelled_kernel_still_runs,
+            r"has not left the lane|are in line|list\.remove|sequences .*, not",
+        ),
     )
 }

@@ -82,7 +82,7 @@ def scrubs_while_a_copy_writes_into_a_lost_lane(patch: Patch) -> None:
     patch(JobBook, "_leave_lane", leave_lane)
 
 
-@planted("KeyError")
+@planted("KeyError|sequences .*, not")
 def believes_that_a_job_is_on_a_lease_that_went_with_its_helper(patch: Patch) -> None:
     leave = JobBook._leave_lane
 
@@ -158,7 +158,7 @@ def forgets_to_queue_a_job_again(patch: Patch) -> None:
     patch(JobBook, "_requeue", JobBook._leave_lane)
 
 
-@planted("has not left the lane|still on the lease")
+@planted("has not left the lane|still on the lease|the policy counts|its worker runs|not idle for so long")
 def gives_a_lane_away_while_it_is_still_copied_into(patch: Patch) -> None:
     end = JobBook._end
 
@@ -303,7 +303,7 @@ def queues_without_priorities(patch: Patch) -> None:
     patch(JobHeap, "push", flat)
 
 
-@planted("a free lane for the queued|need is not filed")
+@planted("a free lane for the queued|need is not filed|next_deadline_ns is late")
 def does_not_route_when_a_lane_comes_free(patch: Patch) -> None:
     patch(JobBook, "_route", lambda self, tenant, now_ns: None)
 
@@ -360,7 +360,10 @@ def forgets_the_pauses_that_changed(patch: Patch) -> None:
     patch(Reload, "_arm_again", lambda self, now_ns: self._ledger.timers.forget(frozenset({"idle", "need"})))
 
 
-@planted("a second answer|nothing says so|KeyError|nothing overran|no worker to kill|its previous job|lane is lost")
+@planted(
+    "a second answer|nothing says so|KeyError|nothing overran|no worker to kill|its previous job|lane is lost|"
+    "running share|'s queue$|had to be answered"
+)
 def kills_an_overrun_but_thinks_its_lane_is_well(patch: Patch) -> None:
     def overran(self: Limits, job: Job, lease: Lease, now_ns: int) -> None:
         assert job.placement is not None
