@@ -31,6 +31,8 @@ def test_every_setting_answers_with_its_input(monkeypatch: pytest.MonkeyPatch) -
         assert statuses == [401, 413, 413, 400, 400, 500, 500, 431, 400]
         with attack.under_attack(node.http_port, node.attackers_token, None):
             servers.clients[1].block(servers.data, 20)
+        with attack.idle_work():
+            servers.clients[1].block(servers.data, 20)
         with attack.sink() as port:
             assert {status(port, each) for each in attack.requests("any")} == {400}
 

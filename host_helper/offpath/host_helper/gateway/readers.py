@@ -66,8 +66,9 @@ class ReaderProcess:
                 (length,) = _LENGTH.unpack(await child.reader.readexactly(_LENGTH.size))
                 answer = await child.reader.readexactly(length)
             except (OSError, asyncio.IncompleteReadError):
-                logger.warning("the process that reads long bodies has ended", extra={"code": "gateway_reader"})
-                self.close()
+                if self._child is child:  # else it was closed
+                    logger.warning("the process that reads long bodies has ended", extra={"code": "gateway_reader"})
+                    self.close()
                 raise no_reader() from None
             except asyncio.CancelledError:
                 self.close()

@@ -6,7 +6,8 @@ arrays of one number and truncated compressed data. The rate is limited: real at
 benchmark has two cores.
 
 The attackers need those cores too. The floor says what that costs: the same attack on a `sink`, a process that reads
-each request to its end, refuses it and does nothing else.
+each request to its end, refuses it and does nothing else. And `idle_work` says what any other computing costs on the
+same cores: half of one core's time, at a priority below that of all others. The gateway has long bodies read like that.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from itertools import cycle
 from typing import Final
@@ -28,6 +31,7 @@ PER_S: Final = 50
 """Hostile requests per second, with and without a valid token together."""
 _READ_S: Final = 2.0
 _READ_BYTES: Final = 1 << 16
+_TURN_NS: Final = 5_000_000
 _HEAD_BYTES: Final = 8192
 _TAKEN_BYTES: Final = 16 << 20
 """A longer body is refused before it is read, as the gateway does."""
@@ -52,6 +56,25 @@ def sink() -> Iterator[int]:
             yield listening.getsockname()[1]
         finally:
             end(pid)
+
+
+@contextlib.contextmanager
+def idle_work() -> Iterator[None]:
+    """A process that computes half of the time, only while a core has nothing else to do."""
+    pid = fork(None, _compute)
+    try:
+        yield
+    finally:
+        end(pid)
+
+
+def _compute() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    while True:
+        until_ns = time.perf_counter_ns() + _TURN_NS
+        while time.perf_counter_ns() < until_ns:
+            pass
+        time.sleep(_TURN_NS / 1e9)
 
 
 async def _swallow(listening: socket.socket) -> None:

@@ -9,7 +9,8 @@ analyzer  perf_analyzer with the same arguments against gateway, C++ identity an
           requests in flight, not pinned; it writes an input once and reads no output
 
 attack    the gateway's p99 for a tenant while others attack it (`attack`), over its p99 without; and while the same
-          attack goes to a process that only reads and refuses (the floor: what the attackers' own work costs)
+          attack goes to a process that only reads and refuses (the floor: what the attackers' own work costs); and
+          while a process of idle priority computes half of the time
 
 All but native and "bytes" use system shared memory. Triton's p50 is that of its faster placement. `bench batching` has
 the figures of dynamic batching.
@@ -33,7 +34,7 @@ from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.compiled import NotBuilt
 from offpath.cli.bench.measure import Block, Cores, OtherWork, cores, machine, pin, ratio
 from offpath.cli.bench.request_path.triton_server import PYTHON, HttpClient, Region, TritonServer
-from offpath.cli.bench.serving.attack import sink, under_attack
+from offpath.cli.bench.serving.attack import idle_work, sink, under_attack
 from offpath.cli.bench.serving.clients import Client, Native, OverGrpc, OverHttp, analyzed, analyzer
 from offpath.cli.bench.serving.node import Node
 
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> Report:
     attack = data["attack"]
     data["ratios"] = ratios(lean) | analyzer_ratios(data["analyzer"]) | {
         "p99_under_attack": attack["ratio"], "p99_beside_attack_on_sink": attack["floor_ratio"],
-        "p99_under_attack_over_sink": attack["over_floor"],
+        "p99_under_attack_over_sink": attack["over_floor"], "p99_beside_idle_work": attack["idle_work_ratio"],
     }  # fmt: skip
     data["other_cpu"] = other.cores()
     data["seconds"] = round(time.monotonic() - begun, 1)
@@ -162,13 +163,16 @@ def _lean(servers: _Servers, rounds: int, count: int, other: OtherWork) -> Block
 
 
 def _attacked(servers: _Servers, rounds: int, count: int, other: OtherWork) -> dict[str, Any]:
-    """p99 of the tenant's requests over HTTP: alone, under attack, and beside an attack on a sink; block by block."""
+    """p99 of the tenant's requests over HTTP: alone, under attack, beside an attack on a sink, and beside idle work;
+    block by block."""
     client = next(each for each in servers.clients if each.name == "gateway_http")
     node = servers.node
-    p99: dict[str, list[float]] = {"alone": [], "floor": [], "attacked": []}
+    p99: dict[str, list[float]] = {"alone": [], "idle_work": [], "floor": [], "attacked": []}
     with sink() as sink_port:
         for _ in range(rounds):
             p99["alone"].append(other.measured(partial(client.block, servers.data, count)).p99)
+            with idle_work():
+                p99["idle_work"].append(other.measured(partial(client.block, servers.data, count)).p99)
             for name, port in (("floor", sink_port), ("attacked", node.http_port)):
                 with under_attack(port, node.attackers_token, None):
                     time.sleep(0.5)
@@ -178,6 +182,7 @@ def _attacked(servers: _Servers, rounds: int, count: int, other: OtherWork) -> d
         "ratio": ratio(p99["attacked"], p99["alone"]),
         "floor_ratio": ratio(p99["floor"], p99["alone"]),
         "over_floor": ratio(p99["attacked"], p99["floor"]),
+        "idle_work_ratio": ratio(p99["idle_work"], p99["alone"]),
     }
 
 
@@ -299,7 +304,7 @@ def text(data: dict[str, Any]) -> str:
     attack = data["attack"]
     lines.append(
         f"  p99 of a tenant over HTTP: alone {attack['alone_p99_us']}, under attack {attack['attacked_p99_us']}, "
-        f"beside the same attack on a sink {attack['floor_p99_us']}"
+        f"beside the same attack on a sink {attack['floor_p99_us']}, beside idle work {attack['idle_work_p99_us']}"
     )
     lines += [
         f"  {name}: {each['median']:.2f} ({each['min']:.2f} … {each['max']:.2f})"
