@@ -19,6 +19,7 @@ COMPILED: Final[tuple[str, ...]] = (
     "offpath.sched.jobs.limits",
     "offpath.sched.jobs.records",
     "offpath.sched.jobs.service",
+    "offpath.sched.jobs.settings",
     "offpath.sched.jobs.states",
     "offpath.sched.jobs.timers",
     "offpath.sched.gpu.baselines",

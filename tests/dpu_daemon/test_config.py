@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offpath.dpu_daemon.config import ConfigError, load_config, parse_config, read_token
-from offpath.sched.jobs.records import PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import PinnedLease, TenantSpec
 
 Write = Callable[..., str]
 TOKEN = "a-token_of-24-characters"

@@ -18,7 +18,7 @@ from offpath.dpu_daemon.config.checks import warnings
 from offpath.dpu_daemon.config.files import place_paths
 from offpath.dpu_daemon.config.restart import NEEDS_RESTART
 from offpath.dpu_daemon.config.sources import KEYS, PREFIX, values
-from offpath.sched.jobs.records import MS
+from offpath.sched.jobs.settings import MS
 
 from ..support.certificates import Authority
 

@@ -13,7 +13,7 @@ from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import TenantSpec
+from offpath.sched.jobs.settings import TenantSpec
 
 from ..sched.gpus import a100
 

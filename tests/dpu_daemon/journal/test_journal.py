@@ -35,7 +35,7 @@ from offpath.dpu_daemon.durability.journal.ring import (
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 

@@ -17,7 +17,7 @@ from offpath.sched.gpu.plugin import Answer, PluginDecision, PluginPolicy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Command
-from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import snapshot
 
 from ...conftest import SIZE

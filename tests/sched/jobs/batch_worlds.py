@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from offpath.sched.jobs import events
-from offpath.sched.jobs.records import MS
+from offpath.sched.jobs.settings import MS
 from offpath.sched.jobs.states import EndReason
 
 

@@ -11,7 +11,7 @@ from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, Command, OpenLease
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 from ..gpus import MIB, a100

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from offpath.sched.gpu.geometry import GpuSpec, Profile
-from offpath.sched.jobs.records import TenantSpec
+from offpath.sched.jobs.settings import TenantSpec
 
 from ..gpus import MIB
 

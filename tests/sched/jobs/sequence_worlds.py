@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from offpath.sched.jobs import events
-from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, TenantSpec
 
 from .shadow import Shadow
 

@@ -26,7 +26,7 @@ from offpath.sched.jobs.commands import (
     ScrubLane,
     TenantGone,
 )
-from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.victims import keeps_sequences
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import MS
+from offpath.sched.jobs.settings import MS
 
 from .shadow_batches import is_surely_ripe
 from .shadow_records import ShadowJob, promise

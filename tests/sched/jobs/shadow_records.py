@@ -7,7 +7,7 @@ from typing import Any
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer, CloseLease, OpenLease
-from offpath.sched.jobs.records import BookSettings
+from offpath.sched.jobs.settings import BookSettings
 from offpath.sched.jobs.states import EndReason, JobState
 
 REPORTED = (

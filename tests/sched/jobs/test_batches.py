@@ -10,7 +10,8 @@ from offpath.sched.jobs.batches import PADDING_BYTES
 from offpath.sched.jobs.commands import Answer, Command, Copy, CopyBatch, KillLane, Launch
 from offpath.sched.jobs.explain import explain
 from offpath.sched.jobs.forecast import ends_in_ns
-from offpath.sched.jobs.records import MS, BookSettings, Job, JobHeap
+from offpath.sched.jobs.records import Job, JobHeap
+from offpath.sched.jobs.settings import MS, BookSettings
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 

@@ -8,7 +8,7 @@ import pytest
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer, Copy, Launch, OpenLease
-from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
 from ..gpus import MIB, a30, a100

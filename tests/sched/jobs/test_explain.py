@@ -13,7 +13,7 @@ from offpath.sched.jobs import events, view
 from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
 from offpath.sched.jobs.obstacles import Cause
-from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
 from ..gpus import MIB, a30, a100

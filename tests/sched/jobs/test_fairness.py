@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import JobState
 
 from ..gpus import a100

@@ -21,8 +21,8 @@ from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.explain import Ended, explain_end
 from offpath.sched.jobs.forecast import work_ns
-from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.service import FORGET_NS, KERNELS, RUNS, ServiceTimes, run_ended, typical_ns
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 

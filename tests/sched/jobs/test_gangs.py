@@ -19,7 +19,7 @@ from offpath.sched.jobs.commands import Answer, CloseLease, Command, Copy, Launc
 from offpath.sched.jobs.explain import explain
 from offpath.sched.jobs.gangs import chosen
 from offpath.sched.jobs.obstacles import Cause
-from offpath.sched.jobs.records import MS, TenantSpec
+from offpath.sched.jobs.settings import MS, TenantSpec
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 

@@ -11,7 +11,7 @@ from offpath.sched.jobs.explain import explain
 from offpath.sched.jobs.helpers import MOST_FORMER
 from offpath.sched.jobs.kernels import MOST_KERNELS
 from offpath.sched.jobs.obstacles import Cause
-from offpath.sched.jobs.records import MS, PinnedLease
+from offpath.sched.jobs.settings import MS, PinnedLease
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 

@@ -8,7 +8,7 @@ from offpath.bindings.wire.fields import MAX_KERNELS
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Copy
 from offpath.sched.jobs.kernels import MOST_KERNELS
-from offpath.sched.jobs.records import MS
+from offpath.sched.jobs.settings import MS
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 

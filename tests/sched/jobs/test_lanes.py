@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpec
 
 from ..gpus import MIB, a100
 from .cluster import Cluster

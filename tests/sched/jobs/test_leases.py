@@ -12,7 +12,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, CloseLease, Copy, Launch, OpenLease, ScrubLane
 from offpath.sched.jobs.leasing import LARGEST_LEASE
-from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 from ..gpus import MIB, a100

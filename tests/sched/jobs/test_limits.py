@@ -9,7 +9,7 @@ import pytest
 from offpath.sched.gpu.policy import Obstacle, Refusal, Unblocker
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import CloseLease, KillLane, Launch, OpenLease, ScrubLane
-from offpath.sched.jobs.records import MS, PinnedLease
+from offpath.sched.jobs.settings import MS, PinnedLease
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 from ..gpus import a100

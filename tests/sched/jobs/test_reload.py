@@ -17,7 +17,7 @@ from offpath.sched.jobs.commands import (
     ScrubLane,
     TenantGone,
 )
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 from ..gpus import a100

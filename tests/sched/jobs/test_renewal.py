@@ -12,7 +12,7 @@ from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer, CloseLease, Command, Copy, KillLane, Launch, OpenLease, RenewLane
 from offpath.sched.jobs.explain import explain
-from offpath.sched.jobs.records import MS, PinnedLease
+from offpath.sched.jobs.settings import MS, PinnedLease
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 

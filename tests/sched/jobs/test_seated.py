@@ -13,7 +13,7 @@ from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Command, OpenLease
-from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, snapshot
 
 from ...support.advisors import Hosted

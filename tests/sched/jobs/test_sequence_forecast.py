@@ -6,7 +6,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.explain import explain
 from offpath.sched.jobs.forecast import ends_in_ns, work_ns
-from offpath.sched.jobs.records import MS, TenantSpec
+from offpath.sched.jobs.settings import MS, TenantSpec
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import KillLane, OpenLease
 from offpath.sched.jobs.explain import explain
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.victims import keeps_sequences

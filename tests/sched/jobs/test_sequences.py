@@ -8,7 +8,7 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer, Command, Copy, EndSequence, RenewLane
 from offpath.sched.jobs.explain import explain
 from offpath.sched.jobs.obstacles import Cause
-from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 

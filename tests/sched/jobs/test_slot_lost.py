@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Copy, Launch
-from offpath.sched.jobs.records import MS
+from offpath.sched.jobs.settings import MS
 from offpath.sched.jobs.states import EndReason, JobState
 
 from .book_harness import BookHarness, ended

@@ -15,7 +15,7 @@ from offpath.sched.errors import PlainError
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer
-from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.plain import from_plain, own_hints

@@ -12,7 +12,7 @@ from random import Random
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command, Copy, CopyBatch, EndSession, Launch
-from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 from ..gpus import MIB, a30, a100

@@ -8,7 +8,7 @@ from typing import Any
 
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpec
 
 from ..gpus import MIB, a100
 

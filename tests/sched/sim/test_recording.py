@@ -5,7 +5,7 @@ from __future__ import annotations
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import TenantSpec
+from offpath.sched.jobs.settings import TenantSpec
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.sim.whatif import Recording
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from offpath.bindings.wire.fields import MAX_HELPERS, HelperName
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.gpu.registry import POLICIES
-from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpec
 
 Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
@@ -80,7 +80,7 @@ def _policy(name: str) -> str:
 
 
 class LeasingTable(_Table):
-    """``[leasing]``: parameters of the leasing loop; see `offpath.sched.jobs.records.BookSettings`."""
+    """``[leasing]``: parameters of the leasing loop; see `offpath.sched.jobs.settings.BookSettings`."""
 
     policy: Annotated[str, AfterValidator(_policy)] = "oldest-gpu-first"
     """Decides on which instance a job runs and where the next one is created."""

@@ -17,7 +17,8 @@ from offpath.sched.jobs import view
 from offpath.sched.jobs.drain import is_drained
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
 from offpath.sched.jobs.obstacles import Hold
-from offpath.sched.jobs.records import MS, Job
+from offpath.sched.jobs.records import Job
+from offpath.sched.jobs.settings import MS
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.forecast import is_unreachable, work_ns
 from offpath.sched.jobs.gangs import MOST_GPUS
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import MS, Job, Session, Tenant
+from offpath.sched.jobs.records import Job, Session, Tenant
+from offpath.sched.jobs.settings import MS
 from offpath.sched.jobs.states import EndReason
 
 _RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)

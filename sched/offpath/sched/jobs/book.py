@@ -25,22 +25,14 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.losses import LOSSES, Loss, is_losing
 from offpath.sched.jobs.placing import Placing
-from offpath.sched.jobs.records import (
-    BookSettings,
-    Job,
-    JobHeap,
-    Lease,
-    PinnedLease,
-    QueueKind,
-    Tenant,
-    TenantSpec,
-)  # fmt: skip
+from offpath.sched.jobs.records import Job, JobHeap, Lease, QueueKind, Tenant
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.ripeness import has_need, is_ripe
 from offpath.sched.jobs.sequences import Sequences
 from offpath.sched.jobs.service import run_ended, typical_ns
 from offpath.sched.jobs.sessions import Sessions
+from offpath.sched.jobs.settings import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.stages import stages
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 from offpath.sched.jobs.timers import Key

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.policy import Demand, HelperNames
 from offpath.sched.jobs.events import Kernel
-from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 InstanceKind = tuple[str, int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.policy import ModelShares
-from offpath.sched.jobs.records import BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.record import record
 

@@ -16,8 +16,9 @@ from offpath.sched.jobs.forecast import ends_in_ns, ends_on_lane_in_ns, is_unrea
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import has_others_states, launch_due_ns
 from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
-from offpath.sched.jobs.records import MS, Job, Tenant, TenantSpec
+from offpath.sched.jobs.records import Job, Tenant
 from offpath.sched.jobs.ripeness import is_ripe
+from offpath.sched.jobs.settings import MS, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.record import record
 

@@ -20,8 +20,9 @@ from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLa
 from offpath.sched.jobs.demands import demand_of, instances_of
 from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant, TenantSpec
+from offpath.sched.jobs.records import Job, Lease, Tenant
 from offpath.sched.jobs.ripeness import is_ripe
+from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import LeaseState
 from offpath.sched.jobs.victims import is_unused, keeps_sequences, victims
 

@@ -6,8 +6,9 @@ from offpath.sched.gpu.policy import DecisionPort, Placement, Policy
 from offpath.sched.gpu.registry import decision_port
 from offpath.sched.jobs.commands import Command
 from offpath.sched.jobs.helpers import Helpers, KnownKernel
-from offpath.sched.jobs.records import BookSettings, Job, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.records import Job, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
+from offpath.sched.jobs.settings import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL
 from offpath.sched.jobs.timers import Key, Timers
 

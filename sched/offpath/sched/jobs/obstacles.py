@@ -11,7 +11,8 @@ from offpath.sched.gpu.policy import Demand, Unblocker, runs_on, share_in
 from offpath.sched.jobs import gangs
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.placing import free_lanes
-from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
+from offpath.sched.jobs.records import Job, Lease, Tenant
+from offpath.sched.jobs.settings import MS, BookSettings
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
 from offpath.sched.record import record
 

@@ -18,8 +18,9 @@ from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import End, Limits, LoseLane
-from offpath.sched.jobs.records import Job, PinnedLease, Session, Tenant
+from offpath.sched.jobs.records import Job, Session, Tenant
 from offpath.sched.jobs.sequences import Sequences
+from offpath.sched.jobs.settings import PinnedLease
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
 from offpath.sched.jobs.victims import keeps_sequences
 

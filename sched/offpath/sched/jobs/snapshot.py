@@ -32,19 +32,10 @@ from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.helpers import Helper, KnownKernel
-from offpath.sched.jobs.records import (
-    Batch,
-    BookSettings,
-    Job,
-    JobHeap,
-    Lease,
-    PinnedLease,
-    Session,
-    Tenant,
-    TenantSpec,
-)
+from offpath.sched.jobs.records import Batch, Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.sequence import Sequence
 from offpath.sched.jobs.service import ServiceTimes
+from offpath.sched.jobs.settings import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
 from offpath.sched.jobs.turns import take_turn

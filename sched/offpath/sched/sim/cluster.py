@@ -21,7 +21,7 @@ from offpath.sched.gpu.plugin import Advisor, PluginDecision, gateway_of
 from offpath.sched.gpu.policy import ModelShares, Policy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.sim.accounting import Meter
 from offpath.sched.sim.core import EventCore

@@ -18,7 +18,7 @@ from offpath.sched.gpu.registry import make_simulated
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.demands import demand_of
-from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.states import JobState
 from offpath.sched.sim.accounting import GpuHours
 from offpath.sched.sim.cluster import Cluster
