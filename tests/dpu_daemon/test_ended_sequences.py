@@ -6,8 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from offpath.bindings.wire import control
+import pytest
+
+from offpath.bindings.wire import control, host
+from offpath.bindings.wire.header import FLAG_SEQUENCE_START
 from offpath.dpu_daemon.hosts.ended_sequences import EndedSequences
+from offpath.host_helper.sequences import SequenceStates
 from offpath.sched.jobs import commands
 
 
@@ -18,14 +22,15 @@ class Lanes:
         self.links: dict[tuple[int, int], Any] = {}
         self.gone: set[tuple[int, int, int]] = set()
         self.room = 10
-        self.sent: list[control.SequenceEnded] = []
+        self.later: list[Callable[[], None]] = []
+        self.sent: list[control.SequenceEnded | control.SequencesKept] = []
 
     def to_worker(self, link: Any, message: bytes) -> bool:
         if not self.room:
             return False
         self.room -= 1
         sent = control.decode(control.DAEMON_TO_HOST, message)
-        assert isinstance(sent, control.SequenceEnded)
+        assert isinstance(sent, control.SequenceEnded | control.SequencesKept)
         self.sent.append(sent)
         return True
 
@@ -33,14 +38,20 @@ class Lanes:
         return place in self.gone
 
     def connect(self, lease: int, lane: int) -> None:
-        self.links[lease, lane] = SimpleNamespace(lease=lease, lane=lane, memory=object())
+        self.links[lease, lane] = SimpleNamespace(lease=lease, lane=lane, generation=7, memory=object())
 
 
-def made(lanes: Lanes) -> tuple[EndedSequences, Callable[[commands.EndSequence], None]]:
+def made(lanes: Lanes, takes_sequences: bool = True) -> tuple[EndedSequences, Callable[[commands.EndSequence], None]]:
     handlers: dict[type, Callable[[Any], None]] = {}
-    loop: Any = SimpleNamespace(on=handlers.__setitem__)
-    ended = EndedSequences(loop, lanes)  # type: ignore[arg-type]
+    kernels = {1: SimpleNamespace(sequences=takes_sequences)}
+    book = SimpleNamespace(ledger=SimpleNamespace(kernels=kernels))
+    loop: Any = SimpleNamespace(on=handlers.__setitem__, book=book)
+    ended = EndedSequences(loop, lanes, lambda _, function: lanes.later.append(function))  # type: ignore[arg-type]
     return ended, handlers[commands.EndSequence]
+
+
+def numbers(lanes: Lanes) -> list[int]:
+    return [each.sequence for each in lanes.sent if isinstance(each, control.SequenceEnded)]
 
 
 def test_a_worker_is_told_at_once() -> None:
@@ -59,13 +70,31 @@ def test_what_a_full_queue_did_not_take_is_sent_in_order_before_the_next() -> No
     lanes.room = 0
     for number in (1, 2):
         end(commands.EndSequence(1, 0, 7, number))
-    assert ended.unsent == {(1, 0, 7): [1, 2]}
+    assert len(ended.unsent[1, 0, 7]) == 2
     lanes.room = 2
     end(commands.EndSequence(1, 0, 7, 3))
-    assert ended.unsent == {(1, 0, 7): [3]}
+    assert len(ended.unsent[1, 0, 7]) == 1
     lanes.room = 1
     ended.flush((1, 0, 7))
-    assert [each.sequence for each in lanes.sent] == [1, 2, 3]
+    assert numbers(lanes) == [1, 2, 3]
+    assert not ended.unsent
+
+
+def test_what_a_full_queue_did_not_take_is_sent_a_second_later_too() -> None:
+    lanes = Lanes()
+    lanes.connect(1, 0)
+    ended, end = made(lanes)
+    lanes.room = 0
+    for number in (1, 2):
+        end(commands.EndSequence(1, 0, 7, number))
+    (again,) = lanes.later
+    lanes.room = 1
+    again()
+    assert numbers(lanes) == [1]
+    lanes.room = 1
+    lanes.later[1]()
+    assert numbers(lanes) == [1, 2]
+    assert len(lanes.later) == 2  # and then nothing is looked for any more
     assert not ended.unsent
 
 
@@ -76,7 +105,7 @@ def test_a_worker_that_is_awaited_learns_it_before_its_next_launch() -> None:
     assert not lanes.sent
     lanes.connect(1, 0)
     ended.flush((1, 0, 7))
-    assert [each.sequence for each in lanes.sent] == [42]
+    assert numbers(lanes) == [42]
 
 
 def test_nothing_is_kept_for_a_worker_that_is_gone() -> None:
@@ -87,3 +116,40 @@ def test_nothing_is_kept_for_a_worker_that_is_gone() -> None:
     lanes.connect(2, 0)
     end(commands.EndSequence(2, 0, 8, 43))
     assert not ended.unsent
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 257, 1000])
+def test_a_worker_that_is_back_keeps_exactly_the_states_of_the_book(count: int) -> None:
+    lanes = Lanes()
+    lanes.connect(1, 0)
+    ended, _ = made(lanes)
+    kept = set(range(10, 10 + 3 * count, 3))
+    ended.back(lanes.links[1, 0], kept)
+    states = SequenceStates()
+    for number in (1, *range(10, 20 + 3 * count), (1 << 64) - 1):
+        states.enter(host.Launch(1, 1, 14, 1, FLAG_SEQUENCE_START, 0, 0, b"", number, 9))
+    for order in lanes.sent:
+        assert isinstance(order, control.SequencesKept)
+        states.keep(order.first, order.last, order.kept)
+    assert set(states._by_number) == kept
+    assert not ended.unsent
+
+
+def test_what_was_to_be_sent_to_a_worker_is_in_the_list_that_it_gets_when_it_is_back() -> None:
+    lanes = Lanes()
+    ended, end = made(lanes)
+    end(commands.EndSequence(1, 0, 7, 42))
+    lanes.connect(1, 0)
+    lanes.room = 0
+    ended.back(lanes.links[1, 0], [43])
+    lanes.room = 9
+    ended.flush((1, 0, 7))
+    assert lanes.sent == [control.SequencesKept(lease=1, lane=0, first=0, last=(1 << 64) - 1, kept=[43])]
+
+
+def test_a_worker_of_an_earlier_release_gets_no_list() -> None:
+    lanes = Lanes()
+    lanes.connect(1, 0)
+    ended, _ = made(lanes, takes_sequences=False)
+    ended.back(lanes.links[1, 0], [])
+    assert not lanes.sent

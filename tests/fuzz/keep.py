@@ -292,6 +292,7 @@ def messages(name: str) -> list[Any]:
             control.HostKernels(kernel_ids={"echo": 1}, revision=2),
             control.ScrubLane(lease=1, lane=0),
             control.SequenceEnded(lease=1, lane=0, sequence=(1 << 64) - 1),
+            control.SequencesKept(lease=1, lane=0, first=0, last=(1 << 64) - 1, kept=[1, 7]),
             control.CloseInstance(lease=1, generation=1, scrub=False),
             control.InaEpoch(part='{"job":"a"}'),
             control.InaEpoch(part="x" * fields.MAX_PART_CHARACTERS, is_last=False),

@@ -539,6 +539,8 @@ class Judge:
         lanes = daemon.host.lanes
         promise(len(lanes.orders) == len(ledger.leases), f"orders {list(lanes.orders)} are left over")
         promise({lease for lease, _ in lanes.links} <= set(ledger.leases), f"lanes {list(lanes.links)} are left over")
+        for worker in (worker for helper in world.helpers.values() for worker in helper.workers()):
+            promise(not worker.states, f"{worker} keeps states {sorted(worker.states)} after all left")
         held = sum(len(gpu.tenancies) for gpu in world.gpus)
         promise(held <= len(ledger.leases), f"{held} instances for {len(ledger.leases)} leases")
 

@@ -6,7 +6,7 @@ nothing more; what it sent before is still on its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from offpath.bindings.errors import PeerGone
@@ -56,6 +56,11 @@ class SimWorker:
         """When what runs began, how late the daemon was then, and what was in force."""
         self.is_liar = False
         world.loop.after(world.short_ns(), self.key, self._connect)
+
+    @property
+    def states(self) -> Mapping[int, object]:
+        """Of sequences, by the daemon's numbers."""
+        return self._worker._sequences._by_number
 
     def __str__(self) -> str:
         return f"worker of lease {self.order.lease} ({self.order.tenant}) lane {self.lane}"

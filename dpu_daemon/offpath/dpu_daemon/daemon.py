@@ -23,6 +23,7 @@ from offpath.dpu_daemon.durability.journal.gauges import journal_metrics
 from offpath.dpu_daemon.durability.journal.log import Journal
 from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.durability.storing import Store, store_metrics
+from offpath.dpu_daemon.hosts.ended_sequences import EndedSequences
 from offpath.dpu_daemon.hosts.host import HostSide
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes
@@ -92,7 +93,9 @@ class Daemon:
         sessions = SessionTable(
             book_loop, answers, pacing, self.store, self.counters, lambda: self.settings.config.limits
         )
-        payloads = Payloads(book_loop, copies, answers.refs, lanes)
+        self.ended_sequences = EndedSequences(book_loop, lanes, self._loop.call_later)
+        """For `offpath.dpu_daemon.operation.recovery`."""
+        payloads = Payloads(book_loop, copies, answers.refs, lanes, self.ended_sequences)
         reattachment = Reattachment(book_loop, lanes, config.durability, payloads.in_flight, answers.give_up_unwritten)
         kernels = KernelRegistry(book.ledger)
         self.host = HostSide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +64,12 @@ class SequenceStates:
     def ended(self, number: int) -> None:
         """A sequence ended; it need not have run here."""
         self._by_number.pop(number, None)
+
+    def keep(self, first: int, last: int, kept: Collection[int]) -> None:
+        """Of the states numbered ``first`` to ``last``, drop all but those of ``kept``."""
+        wanted = frozenset(kept)
+        for number in [each for each in self._by_number if first <= each <= last and each not in wanted]:
+            del self._by_number[number]
 
     def clear(self) -> None:
         """Drop all states: the lane is being scrubbed."""

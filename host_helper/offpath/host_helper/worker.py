@@ -248,6 +248,8 @@ class Worker:
             connection.send(control.encode(done))
         elif isinstance(order, control.SequenceEnded):
             self._sequences.ended(order.sequence)
+        elif isinstance(order, control.SequencesKept):
+            self._sequences.keep(order.first, order.last, order.kept)
         elif isinstance(order, control.Ping):
             connection.send(control.encode(control.Pong(number=order.number)))
         elif isinstance(order, control.Closing):

@@ -49,6 +49,8 @@ from offpath.bindings.wire.fields import (
 )
 from offpath.bindings.wire.signatures import KernelSignature
 
+MAX_KEPT: Final = 256
+"""Numbers in one `SequencesKept`."""
 _MOST_LISTED: Final = 64  # errors; a frame can hold thousands, and each costs 1 µs to describe
 _T = TypeVar("_T")
 
@@ -306,6 +308,18 @@ class SequenceEnded(_Message):
     sequence: U64
 
 
+class SequencesKept(_Message):
+    """To a worker that reattached after a restart of the daemon: of the states numbered ``first`` to ``last``, it keeps
+    those of ``kept`` and drops the others. Several such messages cover all numbers."""
+
+    kind: Literal["sequences_kept"] = "sequences_kept"
+    lease: LeaseNumber
+    lane: Lane
+    first: U64
+    last: U64
+    kept: Annotated[list[U64], Field(max_length=MAX_KEPT)]
+
+
 class LaneScrubbed(_Message):
     """The worker verified that ``scrubbed_bytes`` of lane memory are zero."""
 
@@ -423,8 +437,8 @@ _FromHost = (
 )  # fmt: skip
 HostToDaemon = Annotated[_FromHost, Field(discriminator="kind")]
 _ToHost = (
-    HostWelcome | HostKernels | OpenInstance | InviteLane | ScrubLane | SequenceEnded | CloseInstance | KillWorker
-    | RenewWorker | InaEpoch | InaAsk | Ping | Closing
+    HostWelcome | HostKernels | OpenInstance | InviteLane | ScrubLane | SequenceEnded | SequencesKept | CloseInstance
+    | KillWorker | RenewWorker | InaEpoch | InaAsk | Ping | Closing
 )  # fmt: skip
 DaemonToHost = Annotated[_ToHost, Field(discriminator="kind")]
 

@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 class Payloads:
     """Handles `Copy` and `Launch`."""
 
-    def __init__(self, book_loop: BookLoop, copies: Copies, refs: Mapping[int, JobRef], lanes: Lanes) -> None:
+    def __init__(
+        self, book_loop: BookLoop, copies: Copies, refs: Mapping[int, JobRef], lanes: Lanes, ended: EndedSequences
+    ) -> None:
         """``refs`` are the jobs without an answer."""
         self._book_loop = book_loop
         self._copies = copies
@@ -36,7 +38,7 @@ class Payloads:
         self._awaited = lanes.awaited
         self._spinner = book_loop.spinner
         self.batches = Batches(book_loop, copies, refs, lanes)
-        self._ended = EndedSequences(book_loop, lanes)
+        self._ended = ended
         self._jobs = book_loop.book.ledger.jobs
         book_loop.on(commands.Copy, self._copy)
         book_loop.on(commands.Launch, self._launch)
