@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from offpath.bindings.errors import OptionRefused
+from offpath.bindings.errors import DeviceError, OptionRefused
+from offpath.bindings.loopback.gpu import EmulatedGpu
+from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import FLAG_SEQUENCE_END, FLAG_SEQUENCE_START
 from offpath.bindings.wire.host import Launch
-from offpath.host_helper import Options
+from offpath.host_helper import Helper, Options
 from offpath.host_helper.demands import needs
 from offpath.host_helper.kernels import KernelTable, call_kernel
 from offpath.host_helper.sequences import SequenceContext, SequenceStates
 from offpath.host_helper.streaming import END as END_OF_STREAM
 from offpath.host_helper.streaming import Values
+from offpath.host_helper.worker import Worker
 
 START, END = FLAG_SEQUENCE_START, FLAG_SEQUENCE_END
 
@@ -49,6 +53,23 @@ def test_a_new_start_finds_no_state() -> None:
     states = SequenceStates()
     states.enter(launch(1, START)).state["sum"] = 1
     assert states.enter(launch(1, START)).state == {}
+
+
+def test_a_new_start_on_a_device_that_fails_leaves_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = EmulatedGpu("gpu0", "A100-40GB", slice_bytes=1 << 16)
+    order = control.OpenInstance(
+        lease=1, generation=1, tenant="ada", gpu="gpu0", profile="1g.5gb", start=0, lanes=1, landing_bytes=4096,
+        result_bytes=4096, scrub_first=False, token="t" * 43,
+    )  # fmt: skip
+    worker = Worker(order, 0, gpu, gpu.create_instance("1g.5gb", 0), Helper(), {}, pid=os.getpid())
+    worker._sequences.enter(launch(1, START))
+
+    def fails(nbytes: int) -> None:
+        raise DeviceError("injected")
+
+    monkeypatch.setattr(worker._lane, "acquire", fails)
+    worker._run(host.pack_launch(2, 1, 1, 14, START, 0, 0, b"", 1, 9))
+    assert len(worker._sequences) == 0
 
 
 def test_a_new_start_whose_kernel_does_not_run_leaves_no_state() -> None:

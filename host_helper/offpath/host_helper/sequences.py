@@ -14,8 +14,8 @@ class SequenceContext:
     """What a kernel learns of its request's sequence, as its argument ``sequence``.
 
     ``state``: the kernel's own, empty at the start, the same object for all requests of the sequence; dropped when the
-    sequence ends, for whatever reason. ``id``: the client's; two clients may use one id. ``number``: the daemon's; no
-    other sequence has it.
+    sequence ends, for whatever reason. ``id``: the client's; two clients may use one id. ``number``: the daemon's, of
+    the state; no other state has it.
     """
 
     id: int

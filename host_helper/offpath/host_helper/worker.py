@@ -298,9 +298,9 @@ class Worker:
 
     def _compute(self, job: _Job) -> Stored:
         launch = job.launch
+        self._sequences.begin(launch)  # first: a device that fails leaves no former state either
         self._lane.acquire(launch.payload_bytes)
         job.started_ns = time.monotonic_ns()
-        self._sequences.begin(launch)
         checked = bool(launch.flags & FLAG_PAYLOAD_CRC)
         if checked and self._lane.checksum(launch.payload_bytes) != launch.payload_crc:
             return _failed(host.RESULT_CHECKSUM, "the payload in the lane does not match its checksum")
