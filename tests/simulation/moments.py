@@ -13,8 +13,10 @@ from typing import Any
 from offpath.bindings.wire import control
 
 from .channels import HostEnd
-from .requesters import MS
+from .judge import Request
+from .requesters import MS, SimRequester
 from .stage import QUIET, Stage
+from .survivors import DaemonKilled
 from .world import World
 
 MOST = 400
@@ -23,6 +25,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "two-lanes-copies-fly": {"inline_copies": 0.0, "kernel_ns": 50 * MS, "leasing": {**QUIET.leasing, "lanes": 2}},
     "batch": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_batching": True, "batch_waits": 1},
     "sequence": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_sequential": True},
+    "sequence-anew": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_sequential": True},
     "stream": {"inline_copies": 0.0, "kernel_ns": 5 * MS, "is_streaming": True},
 }
 ENOUGH = 30_000
@@ -104,9 +107,22 @@ def kill_daemon_twice(world: World) -> None:
     world.loop.after(MS, ("world", "again"), lambda: kill_daemon(world))
 
 
+def kill_daemon_before_a_message(world: World) -> None:
+    """The daemon dies as it is about to send the next message to a helper or worker, which is in the journal."""
+    may_be_killed = world.may_be_killed
+
+    def killed_there(where: str) -> None:
+        if where == "before a message to the host":
+            world.may_be_killed = may_be_killed  # type: ignore[method-assign]
+            raise DaemonKilled
+
+    world.may_be_killed = killed_there  # type: ignore[method-assign]
+
+
 BLOWS: tuple[Callable[[World], None], ...] = (
     kill_daemon, kill_worker, kill_helper, end_helper, lose_lane, drop_instances, drop_unasked, lose_a_newcomer,
     kill_daemon_and_worker, kill_daemon_and_helper, kill_daemon_twice,
+    kill_daemon_before_a_message,
 )  # fmt: skip
 
 
@@ -121,18 +137,29 @@ def _first_two(world: World) -> tuple[tuple[str, str], dict[str, Any], dict[str,
     return ("small", "large"), {}, {}
 
 
+def _begun_anew(stage: Stage, requester: SimRequester) -> list[Request]:
+    """Behind a sequence: it starts anew with a request that expires during any restart, and goes on."""
+    return [
+        stage.submit(requester, "steps", sequence_id=1, sequence_start=True, budget_ms=30),
+        stage.submit(requester, "steps", sequence_id=1),
+        stage.submit(requester, "steps", sequence_id=1),
+    ]
+
+
 def lived(folder: Path, blow: Callable[[World], None], moment: int, scene: str) -> bool:
     """One life; False: it was over before the moment came."""
     stage = Stage(folder, is_durable=True, **SCENES[scene])
     try:
         world = stage.world
-        requesters = [stage.requester("ada"), stage.requester("bob")]
+        requesters = [stage.requester("ada", 5), stage.requester("bob")]
         names, first, second = _first_two(world)
         requests = [
             stage.submit(requesters[0], names[0], **first),
             stage.submit(requesters[0], names[1], is_idempotent=True, **second),
             stage.submit(requesters[1], "whole"),
         ]
+        if scene == "sequence-anew":
+            requests += _begun_anew(stage, requesters[0])
         for requester in requesters:
             requester.left = 0
             requester.wake()

@@ -97,6 +97,8 @@ class Sequences:
 
     def __init__(self) -> None:
         self._lines: dict[Key, _Line] = {}
+        self._places: dict[int, SimWorker] = {}
+        """The worker of each state, by the daemon's number: a state begins once, and lives in one worker."""
         self.steps = 0
 
     def filled(self, request: Request) -> None:
@@ -117,6 +119,10 @@ class Sequences:
         if line.ran is not None:
             promise(line.ran.request_id < request.request_id, f"{request} runs after {line.ran}")
         self._alone(world, worker, request)
+        is_first = sequence.number not in self._places
+        promise(is_first or not start, f"{request} starts its sequence under a number that had a state")
+        place = self._places.setdefault(sequence.number, worker)
+        promise(place is worker, f"{request} runs on {worker} with the state of {place}")
         if start:
             promise(not sequence.state, f"{request} starts its sequence and finds a state")
         else:
@@ -148,16 +154,22 @@ class Sequences:
         between = [
             each
             for each in line.requests
-            if line.ran.request_id < each.request_id < request.request_id and each.options.sequence_start
+            if line.ran.request_id < each.request_id < request.request_id
+            and (each.options.sequence_start or each.options.sequence_end)
         ]
-        accepted = [each for each in between if each.job]
-        skipped = [each for each in accepted if each.answer is None or each.answer.status is not Status.REJECTED]
+        skipped = [each for each in between if each.job and not _has_no_part(each)]
         promise(not skipped, f"{request} runs in the place of {[str(each) for each in skipped]}")
 
 
 def may_end(request: Request, reason: Reason) -> bool:
     """True if a request may be told so because of its sequence."""
     return reason is Reason.SEQUENCE_LOST and request.options.sequence_id > 0 and not request.options.sequence_start
+
+
+def _has_no_part(request: Request) -> bool:
+    """True if it was refused as one that repeats another, or may be of no sequence: it changes none."""
+    answer = request.answer
+    return answer is not None and answer.reason in (Reason.DUPLICATE_ID, Reason.BAD_SEQUENCE)
 
 
 def _key(request: Request) -> Key:

@@ -130,6 +130,8 @@ class Shadow:
                 self._copy_done(event)
             case events.LaunchFailed():
                 self._launch_failed(event)
+            case events.NeverLaunched():
+                self._never_launched(event)
             case events.ResultArrived() | events.BatchResult():
                 self._result(event)
             case events.HelperJoined():
@@ -275,6 +277,13 @@ class Shadow:
             occupant.phase = "waiting"  # it surely did not start
             self.lane_lost(lease, lane)
 
+    def _never_launched(self, event: events.NeverLaunched) -> None:
+        found = self._running(event.job)
+        if found is not None and found[2].attempt == event.attempt and found[2].job.phase == "answered":
+            found[2].job.launches -= 1
+            self.free(*found[:2])
+            self.seen["never launched"] += 1
+
     def _result(self, event: events.ResultArrived | events.BatchResult) -> None:
         found = self._running(event.job)
         if found is not None and found[0].opened.generation == event.generation:
@@ -410,6 +419,7 @@ class Shadow:
             promise(said is not EndReason.NONE or not is_past, "no job is accepted past its deadline")
         if said is not EndReason.NONE:
             self.expect(job, JobState.REJECTED)
+            self.sequences.refused(self, job, said)
         elif job.follows is not None:
             self.sequences.accepted(job)
 

@@ -30,6 +30,8 @@ class ShadowSequence:
     key: tuple[int, int, int]
     tenant: str
     line: list[ShadowJob] = field(default_factory=list)
+    state: int = 0
+    """The job that started it last, and so the number of its state."""
     place: Place | None = None
     has_state: bool = False
     is_over: bool = False
@@ -74,6 +76,29 @@ class ShadowSequences:
         sequence.line.append(job)
         sequence.is_over = event.is_end
         job.sequence = sequence
+        self._starts_anew(sequence)
+
+    def refused(self, shadow: Shadow, job: ShadowJob, reason: EndReason) -> None:
+        """Its sequence ends, if the request was to start it anew or to end it."""
+        event = job.follows
+        if event is None or not (event.is_start or event.is_end):
+            return
+        sequence = self.by_key.get((job.event.session, job.event.kernel, event.sequence_id))
+        if sequence is None or reason in (EndReason.DUPLICATE_ID, EndReason.BAD_SEQUENCE):
+            return
+        shadow.seen["sequence ended by a refusal"] += 1
+        sequence.is_over = True
+        if not sequence.line:
+            self._settle(shadow, sequence)
+
+    def _starts_anew(self, sequence: ShadowSequence) -> None:
+        """If the first one starts the sequence: the worker is to drop the former state, which has another number."""
+        first = sequence.line[0] if sequence.line else None
+        if first is None or first.follows is None or not first.follows.is_start or sequence.state == first.event.job:
+            return
+        if sequence.has_state and sequence.place is not None:
+            self.to_drop[sequence.state] = sequence.place
+        sequence.has_state, sequence.state = False, first.event.job
 
     def left(self, shadow: Shadow, job: ShadowJob) -> None:
         """The job is answered, and on no lane."""
@@ -100,6 +125,7 @@ class ShadowSequences:
             job.sequence.ends |= reason is EndReason.PAYLOAD_CHECKSUM
 
     def _settle(self, shadow: Shadow, sequence: ShadowSequence) -> None:
+        self._starts_anew(sequence)
         sequence.idle_ns = shadow.now_ns
         if not sequence.line and sequence.has_state and sequence.is_over:
             self._state_goes(shadow, sequence, is_dropped=False)
@@ -118,7 +144,7 @@ class ShadowSequences:
 
     def _state_goes(self, shadow: Shadow, sequence: ShadowSequence, *, is_dropped: bool) -> None:
         if sequence.has_state and sequence.place is not None and not is_dropped:
-            self.to_drop[sequence.number] = sequence.place
+            self.to_drop[sequence.state] = sequence.place
         self._unbind(shadow, sequence)
         sequence.has_state = sequence.ends = False
 
@@ -196,7 +222,7 @@ class ShadowSequences:
         numbers = [each.event.job for each in sequence.line]
         promise(sequence.line[0] is job, f"{command}: jobs {numbers} are in line in its sequence")
         place = command.lease, command.lane
-        promise(not sequence.has_state or place == sequence.place, f"{command}: its state is in {sequence.place}")
+        promise(sequence.place in (None, place), f"{command}: its state is in {sequence.place}")
         promise(sequence.has_state or event.is_start, f"{command}: no worker has its state, and it starts none")
 
     def launched(self, shadow: Shadow, job: ShadowJob, place: Place) -> None:
@@ -218,7 +244,7 @@ class ShadowSequences:
         promise(is_there and lease is not None and command.lane not in lease.lost, f"{command}: no worker is there")
         place = self.to_drop.pop(command.sequence, None)
         if place is None:
-            sequence = next((each for each in self.by_key.values() if each.number == command.sequence), None)
+            sequence = next((each for each in self.by_key.values() if each.state == command.sequence), None)
             promise(sequence is not None and sequence.has_state, f"{command}: there is no such state")
             assert sequence is not None
             is_due = sequence.idle_ns + shadow.settings.sequence_idle_ns <= shadow.now_ns

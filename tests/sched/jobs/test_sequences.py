@@ -300,8 +300,129 @@ def test_a_start_whose_payload_changed_leaves_no_state() -> None:
     rig.copied(1, 2)
     out = rig.send(2, events.ResultArrived(2, 1, EndReason.PAYLOAD_CHECKSUM, 0, 0))
     assert answers(out) == [(2, JobState.FAILED, EndReason.PAYLOAD_CHECKSUM), (3, *LOST)]
-    assert [each.sequence for each in out if isinstance(each, EndSequence)] == [1]
+    assert [each.sequence for each in out if isinstance(each, EndSequence)] == [2]
     assert answers(rig.ask(3, 4)) == [(4, JobState.REJECTED, EndReason.SEQUENCE_UNKNOWN)]
+
+
+def test_a_start_anew_has_a_state_of_another_number_and_the_former_one_is_dropped() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    out = rig.ask(1, 2, start=True)
+    assert out == (EndSequence(1, mine.lane, 1, 1), Copy(2, 0, 1, mine.lane))
+    rig.done(1, 2)
+    rig.ask(2, 3)
+    jobs = rig.book.ledger.jobs
+    assert [jobs[job].sequence_state for job in (1, 2, 3)] == [1, 2, 2]
+    rig.copied(2, 3)
+    rig.ask(2, 4, start=True)
+    assert jobs[4].sequence_state == 0  # another state is in use until the head has left
+    assert EndSequence(1, mine.lane, 1, 2) in rig.result(3, 3, 1)
+    assert jobs[4].sequence_state == 4
+
+
+def full(rig: Rig) -> None:
+    """The tenant has as many jobs as it may have; those of the sequence are among them."""
+    limit = rig.book.ledger.tenants["ada"].spec.max_jobs
+    for job in range(100, 100 + limit - rig.book.ledger.tenants["ada"].jobs):
+        rig.submit(1, job, ADA, PLAIN)
+
+
+def test_a_start_anew_that_is_refused_ends_the_former_sequence() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    full(rig)
+    out = rig.ask(1, 2, start=True)
+    assert answers(out) == [(2, JobState.REJECTED, EndReason.TENANT_QUEUE_FULL)]
+    assert EndSequence(1, mine.lane, 1, 1) in out
+    rig.send(2, events.CancelRequested(100))
+    assert answers(rig.ask(2, 3)) == [(3, *UNKNOWN)]
+
+
+def test_a_refused_start_lets_finish_what_was_accepted_before_it() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    rig.ask(1, 2)
+    rig.ask(1, 3)
+    full(rig)
+    rig.ask(1, 4, start=True)
+    rig.send(2, events.CancelRequested(100))
+    assert answers(rig.ask(2, 5)) == [(5, *UNKNOWN)]
+    assert (3, 1, mine.lane) in copies(rig.done(3, 2))
+    assert EndSequence(1, mine.lane, 1, 1) in rig.done(4, 3)
+    assert not rig.book.ledger.sequences
+
+
+def test_an_end_that_is_refused_ends_the_sequence() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    full(rig)
+    out = rig.ask(1, 2, end=True)
+    assert answers(out) == [(2, JobState.REJECTED, EndReason.TENANT_QUEUE_FULL)]
+    assert EndSequence(1, mine.lane, 1, 1) in out
+    assert not rig.book.ledger.sequences
+
+
+def test_a_sequence_goes_on_without_a_refused_request_in_its_middle() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    full(rig)
+    assert answers(rig.ask(1, 2)) == [(2, JobState.REJECTED, EndReason.TENANT_QUEUE_FULL)]
+    rig.send(2, events.CancelRequested(100))
+    assert answers(rig.ask(3, 3)) == []
+    assert rig.book.ledger.jobs[3].turn == (1, mine.lane)
+
+
+def test_a_duplicate_of_a_start_ends_no_sequence() -> None:
+    rig = Rig()
+    rig.start(0, 1)
+    rig.ids[ADA] -= 1
+    assert answers(rig.ask(1, 2, start=True)) == [(2, JobState.REJECTED, EndReason.DUPLICATE_ID)]
+    assert rig.book.ledger.sequences
+
+
+def test_a_first_start_that_the_worker_never_received_leaves_no_state() -> None:
+    rig = Rig()
+    rig.ask(1, 1, start=True)
+    rig.copied(1, 1)
+    rig.ask(1, 2)
+    rig.send(2, events.CancelRequested(1))
+    assert answers(rig.send(3, events.NeverLaunched(1, 0))) == [(2, *LOST)]
+    assert not rig.book.ledger.sequences
+    assert not rig.book.ledger.leases[1].running_share
+
+
+def test_a_new_start_that_the_worker_never_received_ends_the_former_state_too() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    out = rig.ask(1, 2, start=True)
+    out += rig.copied(1, 2)
+    rig.ask(1, 3)
+    rig.send(2, events.CancelRequested(2))
+    out += rig.send(3, events.NeverLaunched(2, 0))
+    assert answers(out) == [(3, *LOST)]
+    assert copies(out) == [(2, 1, mine.lane)]
+    assert [each.sequence for each in out if isinstance(each, EndSequence)] == [1, 2]
+    assert answers(rig.ask(4, 4)) == [(4, *UNKNOWN)]
+
+
+def test_an_end_that_the_worker_never_received_has_the_state_dropped() -> None:
+    rig = Rig()
+    mine = rig.start(0, 1)
+    rig.ask(1, 2, end=True)
+    rig.copied(1, 2)
+    rig.send(2, events.CancelRequested(2))
+    assert rig.send(3, events.NeverLaunched(2, 0)) == (EndSequence(1, mine.lane, 1, 1),)
+
+
+def test_a_launch_that_may_have_arrived_is_not_undone() -> None:
+    rig = Rig()
+    rig.start(0, 1)
+    rig.ask(1, 2)
+    rig.copied(1, 2)
+    assert rig.send(2, events.NeverLaunched(2, 0)) == ()  # it is not answered, so it is launched again
+    rig.send(2, events.CancelRequested(2))
+    assert rig.send(3, events.NeverLaunched(2, 1)) == ()
+    assert rig.book.ledger.jobs[2].is_running
 
 
 def test_a_start_in_the_middle_that_is_cancelled_takes_along_what_follows_it() -> None:

@@ -370,8 +370,15 @@ class World:
     def _launch_failed(self) -> events.Event | None:
         if not self.launches:
             return None
+        answered = [one for one in self.launches if self._is_answered(one)]
+        if answered and len(self.log) % 2:  # as a restarted daemon finds out
+            launch = self.random.choice(answered)
+            return events.NeverLaunched(launch.job, launch.attempt)
         launch = self.random.choice(self.launches)
         return events.LaunchFailed(launch.job, launch.attempt)
+
+    def _is_answered(self, launch: Launch) -> bool:
+        return launch.job not in self.shadow.live and not self.shadow.jobs[launch.job].stack
 
     # -- helper -----------------------------------------------------------------------------------------------------
     def _join(self) -> events.Event | None:

@@ -82,7 +82,7 @@ class Payloads:
         link = self._links.get((command.lease, command.lane))
         if link is None or link.batch is None:
             header = self._refs[command.job].header
-            sequence = self._jobs[command.job].sequence if header.sequence_id else 0
+            sequence = self._jobs[command.job].sequence_state if header.sequence_id else 0
             message = host.pack_launch(
                 command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
                 header.payload_bytes, header.tensors, sequence, header.sequence_id,

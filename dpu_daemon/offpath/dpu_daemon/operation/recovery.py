@@ -288,9 +288,7 @@ class Recovery:
         """The job's launch was journalled but not received by the worker."""
         daemon = self._daemon
         if job.state >= FIRST_TERMINAL:  # answered meanwhile: it need not run
-            daemon.requests.book_loop.dispatch(
-                events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0)
-            )
+            daemon.requests.book_loop.dispatch(events.NeverLaunched(job.job, job.attempt))
         elif ref.is_spoilt:
             daemon.requests.book_loop.dispatch(events.SlotLost(job.job))
         else:

@@ -96,6 +96,7 @@ class JobBook:
             events.SessionOpened: self._sessions.opened,
             events.SessionClosed: self._sessions.closed,
             events.LaunchFailed: self._launch_failed,
+            events.NeverLaunched: self._never_launched,
             events.HelperJoined: fleet.helper_joined,
             events.HelperLost: fleet.helper_lost,
             events.GpuLost: fleet.gpu_lost,
@@ -215,6 +216,8 @@ class JobBook:
         ledger.unanswered += 1
         if refused is not EndReason.NONE:
             self._end(job, JobState.REJECTED, refused, now_ns)
+            if follows is not None:
+                self.sequences.refused(follows, session, refused, now_ns)
             return
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
@@ -374,6 +377,13 @@ class JobBook:
         self._stopped(job)
         lease = self.ledger.leases[job.placement.lease]
         self._lose_lane(lease, job.placement.lane, now_ns)
+
+    def _never_launched(self, event: events.NeverLaunched, now_ns: int) -> None:
+        """The job is answered, and its kernel did not start: its sequence has no state from it."""
+        job = self.ledger.leaving.get(event.job)
+        if job is not None and job.attempt == event.attempt and job.is_running and job.batch is None:
+            job.launches -= 1
+            self._leave_lane(job, now_ns)
 
     def _result(self, event: events.ResultArrived | events.BatchResult, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)

@@ -126,8 +126,8 @@ class RenewLane:
 
 @record
 class EndSequence:
-    """Have the lane's worker drop the state of a sequence that ended without its last request. ``sequence``: the book's
-    number of it."""
+    """Have the lane's worker drop the state of a sequence that ended without its last request, or that starts anew.
+    ``sequence``: the number of the state, which no other start has: the order may arrive late."""
 
     lease: int
     lane: int

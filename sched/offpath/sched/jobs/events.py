@@ -108,6 +108,15 @@ class LaunchFailed:
 
 
 @record
+class NeverLaunched:
+    """A worker reattached without having received the launch of a job that was answered meanwhile: the kernel did not
+    start and need not."""
+
+    job: int
+    attempt: int
+
+
+@record
 class ResultArrived:
     """The worker reports the end of a launch; ``reason`` NONE is success. Times are monotonic ns."""
 
@@ -290,5 +299,5 @@ Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | GpuLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost
     | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick | KernelsReloaded | StackSubmitted
-    | BatchResult | SequenceSubmitted
+    | BatchResult | SequenceSubmitted | NeverLaunched
 )  # fmt: skip

@@ -140,6 +140,8 @@ class Job:
     led_by: int = 0
     first_row: int = 0
     sequence: int = 0
+    sequence_state: int = 0
+    """Number of the state that it needs or starts, from when it is its sequence's head: `Sequence.state`."""
     is_start: bool = False
     is_end: bool = False
     is_held: bool = False

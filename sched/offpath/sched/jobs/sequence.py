@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 class Sequence:
     """A sequence. ``number``: of the job that created it; no other sequence has it. ``sequence_id``: the client's.
 
+    ``state``: number of its state in the worker: of the job that started it last, so that each start has another one.
     ``lease`` and ``lane``: where its requests run; ``lease`` 0: it is not bound. ``share``: R of its requests there, in
     percent of that GPU. ``has_state``: a request of it was launched on that lane, whose worker may hold its state.
 
@@ -23,6 +24,7 @@ class Sequence:
     tenant: str
     session: int
     kernel: int
+    state: int = 0
     lease: int = 0
     lane: int = 0
     share: int = 0

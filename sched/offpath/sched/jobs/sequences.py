@@ -28,6 +28,8 @@ from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, Lease
 End = Callable[[Job, JobState, EndReason, int], None]
 _NOT_RUN: Final = (EndReason.PAYLOAD_CHECKSUM, EndReason.STREAM_MISMATCH)
 """Reasons of results without a run of the kernel."""
+_NO_PART: Final = (EndReason.DUPLICATE_ID, EndReason.BAD_SEQUENCE)
+"""Reasons of refusals that tell nothing of the sequence: the request repeats another one, or may be of none."""
 _UNUSABLE: Final = (LeaseState.SCRUBBING, LeaseState.FREE)
 
 
@@ -77,6 +79,15 @@ class Sequences:
         else:
             self._lead(sequence, job, now_ns)
 
+    def refused(self, event: events.SequenceSubmitted, session: Session, reason: EndReason, now_ns: int) -> None:
+        """A request that starts a sequence anew, or ends it, was refused: no later one may find the former state."""
+        known = self._find(session, event)
+        if known is None or not (event.is_start or event.is_end) or reason in _NO_PART:
+            return
+        known.is_over = True
+        if not known.head:
+            self._go_on(known, now_ns)
+
     def _find(self, session: Session, event: events.SequenceSubmitted) -> Sequence | None:
         number = session.sequences.get((event.submitted.kernel, event.sequence_id), 0)
         return self._ledger.sequences.get(number)
@@ -86,6 +97,10 @@ class Sequences:
         """The job is the head: it waits for the sequence's lane, or as any other job."""
         tenant = self._ledger.tenants[sequence.tenant]
         sequence.head, sequence.idle_since_ns = job.job, 0
+        if job.is_start:
+            self._end_state(sequence)
+            sequence.state = job.job
+        job.sequence_state = sequence.state
         self.moved[sequence.tenant] = tenant
         if not sequence.lease:
             job.demand = replace(job.demand, helpers=self._ledger.helpers.only_on.get(job.kernel, ()))
@@ -298,14 +313,20 @@ class Sequences:
         lease = self._ledger.leases.get(sequence.lease)
         if lease is not None:
             self._unbind(sequence, lease)
-            is_there = sequence.lane not in lease.lost and lease.state not in _UNUSABLE
-            if sequence.has_state and is_there and not is_dropped_there:
-                order = EndSequence(sequence.lease, sequence.lane, lease.generation, sequence.number)
-                self._ledger.out.append(order)
+        self._end_state(sequence, is_dropped_there=is_dropped_there)
         sequence.lease = sequence.lane = sequence.share = 0
-        sequence.has_state = sequence.is_ending = False
+        sequence.is_ending = False
         if lease is not None and not lease.jobs and not lease.sequences:
             self._leasing.went_idle(lease, now_ns)
+
+    def _end_state(self, sequence: Sequence, *, is_dropped_there: bool = False) -> None:
+        """No request will need the state. The next one has another number, so the order may arrive late."""
+        lease = self._ledger.leases.get(sequence.lease)
+        has_state, sequence.has_state = sequence.has_state, False
+        if lease is None or not has_state or is_dropped_there:
+            return
+        if sequence.lane not in lease.lost and lease.state not in _UNUSABLE:
+            self._ledger.out.append(EndSequence(sequence.lease, sequence.lane, lease.generation, sequence.state))
 
     @staticmethod
     def _unbind(sequence: Sequence, lease: Lease) -> None:

@@ -63,7 +63,7 @@ EVENTS: Final[tuple[type, ...]] = (
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
     events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain, events.PluginStarted,
     events.LaneLoading, events.GpuLost, events.KernelsReloaded, events.StackSubmitted, events.BatchResult,
-    events.SequenceSubmitted,
+    events.SequenceSubmitted, events.NeverLaunched,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
