@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,10 +41,19 @@ class Lanes:
         self.links[lease, lane] = SimpleNamespace(lease=lease, lane=lane, generation=7, memory=object())
 
 
-def made(lanes: Lanes, takes_sequences: bool = True) -> tuple[EndedSequences, Callable[[commands.EndSequence], None]]:
+UNBEGUN = 11
+"""A sequence whose first request was not launched yet."""
+
+
+def made(
+    lanes: Lanes, states: Iterable[int] = (), takes_sequences: bool = True
+) -> tuple[EndedSequences, Callable[[commands.EndSequence], None]]:
     handlers: dict[type, Callable[[Any], None]] = {}
     kernels = {1: SimpleNamespace(sequences=takes_sequences)}
-    book = SimpleNamespace(ledger=SimpleNamespace(kernels=kernels))
+    lease = SimpleNamespace(sequences={0: set(states)})
+    bound = {state: SimpleNamespace(state=state, has_state=state != UNBEGUN) for state in states}
+    ledger = SimpleNamespace(kernels=kernels, sequences=bound, lease_of=lambda *_: lease)
+    book = SimpleNamespace(ledger=ledger)
     loop: Any = SimpleNamespace(on=handlers.__setitem__, book=book)
     ended = EndedSequences(loop, lanes, lambda _, function: lanes.later.append(function))  # type: ignore[arg-type]
     return ended, handlers[commands.EndSequence]
@@ -122,26 +131,25 @@ def test_nothing_is_kept_for_a_worker_that_is_gone() -> None:
 def test_a_worker_that_is_back_keeps_exactly_the_states_of_the_book(count: int) -> None:
     lanes = Lanes()
     lanes.connect(1, 0)
-    ended, _ = made(lanes)
     kept = set(range(10, 10 + 3 * count, 3))
-    ended.back(lanes.links[1, 0], kept)
+    ended, _ = made(lanes, kept | {UNBEGUN})
+    ended.back(lanes.links[1, 0])
     states = SequenceStates()
     for number in (1, *range(10, 20 + 3 * count), (1 << 64) - 1):
         states.enter(host.Launch(1, 1, 14, 1, FLAG_SEQUENCE_START, 0, 0, b"", number, 9))
     for order in lanes.sent:
-        assert isinstance(order, control.SequencesKept)
-        states.keep(order.first, order.last, order.kept)
+        states.obey(order)
     assert set(states._by_number) == kept
     assert not ended.unsent
 
 
 def test_what_was_to_be_sent_to_a_worker_is_in_the_list_that_it_gets_when_it_is_back() -> None:
     lanes = Lanes()
-    ended, end = made(lanes)
+    ended, end = made(lanes, [43])
     end(commands.EndSequence(1, 0, 7, 42))
     lanes.connect(1, 0)
     lanes.room = 0
-    ended.back(lanes.links[1, 0], [43])
+    ended.back(lanes.links[1, 0])
     lanes.room = 9
     ended.flush((1, 0, 7))
     assert lanes.sent == [control.SequencesKept(lease=1, lane=0, first=0, last=(1 << 64) - 1, kept=[43])]
@@ -151,5 +159,5 @@ def test_a_worker_of_an_earlier_release_gets_no_list() -> None:
     lanes = Lanes()
     lanes.connect(1, 0)
     ended, _ = made(lanes, takes_sequences=False)
-    ended.back(lanes.links[1, 0], [])
+    ended.back(lanes.links[1, 0])
     assert not lanes.sent

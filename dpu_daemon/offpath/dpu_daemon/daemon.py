@@ -93,10 +93,11 @@ class Daemon:
         sessions = SessionTable(
             book_loop, answers, pacing, self.store, self.counters, lambda: self.settings.config.limits
         )
-        self.ended_sequences = EndedSequences(book_loop, lanes, self._loop.call_later)
-        """For `offpath.dpu_daemon.operation.recovery`."""
-        payloads = Payloads(book_loop, copies, answers.refs, lanes, self.ended_sequences)
-        reattachment = Reattachment(book_loop, lanes, config.durability, payloads.in_flight, answers.give_up_unwritten)
+        ended = EndedSequences(book_loop, lanes, self._loop.call_later)
+        payloads = Payloads(book_loop, copies, answers.refs, lanes, ended)
+        reattachment = Reattachment(
+            book_loop, lanes, ended, config.durability, payloads.in_flight, answers.give_up_unwritten
+        )
         kernels = KernelRegistry(book.ledger)
         self.host = HostSide(
             channel, book_loop, lanes, reattachment, kernels, copies, self.counters, self.settings,

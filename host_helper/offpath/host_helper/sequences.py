@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from offpath.bindings.wire import control
 from offpath.bindings.wire.header import FLAG_SEQUENCE_END, FLAG_SEQUENCE_START
 from offpath.bindings.wire.host import Launch
 
@@ -65,10 +65,13 @@ class SequenceStates:
         """A sequence ended; it need not have run here."""
         self._by_number.pop(number, None)
 
-    def keep(self, first: int, last: int, kept: Collection[int]) -> None:
-        """Of the states numbered ``first`` to ``last``, drop all but those of ``kept``."""
-        wanted = frozenset(kept)
-        for number in [each for each in self._by_number if first <= each <= last and each not in wanted]:
+    def obey(self, order: control.SequenceEnded | control.SequencesKept) -> None:
+        """Drop the state that has ended, or those of a range of numbers that are not to be kept."""
+        if isinstance(order, control.SequenceEnded):
+            self.ended(order.sequence)
+            return
+        kept = frozenset(order.kept)
+        for number in [each for each in self._by_number if order.first <= each <= order.last and each not in kept]:
             del self._by_number[number]
 
     def clear(self) -> None:

@@ -246,10 +246,8 @@ class Worker:
             if faults.armed:
                 faults.hit("worker.scrub")
             connection.send(control.encode(done))
-        elif isinstance(order, control.SequenceEnded):
-            self._sequences.ended(order.sequence)
-        elif isinstance(order, control.SequencesKept):
-            self._sequences.keep(order.first, order.last, order.kept)
+        elif isinstance(order, control.SequenceEnded | control.SequencesKept):
+            self._sequences.obey(order)
         elif isinstance(order, control.Ping):
             connection.send(control.encode(control.Pong(number=order.number)))
         elif isinstance(order, control.Closing):

@@ -38,7 +38,7 @@ BUGS = [
     ("answers", "answer.c", "load(copied + RESULT_AT, 8) <= max_result_bytes", "max_result_bytes"),
     ("answers", "answer.c", "FIXED_BYTES + count * TENSOR_BYTES > nbytes", "FIXED_BYTES + count > nbytes"),
     ("launches", "messages.c", "message[2] > MAX_TENSORS\n        || ", "0 || "),
-    ("launches", "messages.c", "load(message + 30, 2) ||", ""),
+    ("launches", "messages.c", " || load(message + 30, 2))", ")"),
     ("results", "messages.c", "message[1] > LAST_RESULT", "message[1] > LAST_RESULT + 1"),
     ("results", "messages.c", "left <= INLINE_BYTES : left == 0", "left <= INLINE_BYTES + 1 : left == 0"),
     ("results", "messages.c", "PyBool_FromLong(message[3])", "path_number(message + 3, 1)"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from offpath.bindings.wire import control
@@ -28,7 +28,7 @@ class EndedSequences:
         self._lanes = lanes
         self._later = later
         self._is_armed = False
-        self._kernels = book_loop.book.ledger.kernels
+        self._ledger = book_loop.book.ledger
         book_loop.on(commands.EndSequence, self._end)
 
     def _end(self, command: commands.EndSequence) -> None:
@@ -50,11 +50,16 @@ class EndedSequences:
         for place in list(self.unsent):
             self._send(place)
 
-    def back(self, link: LaneConnection, states: Iterable[int]) -> None:
-        """The worker reattached after a restart, which may have lost an order: it keeps only these states. A worker of
-        an earlier release does not know the message, but serves no kernel that takes sequences."""
-        if not any(kernel.sequences for kernel in self._kernels.values()):
+    def back(self, link: LaneConnection) -> None:
+        """The worker reattached after a restart, which may have lost an order: it keeps only the states that the book
+        has there. A worker of an earlier release does not know the message, but serves no kernel that takes
+        sequences."""
+        ledger = self._ledger
+        lease = ledger.lease_of(link.lease, link.generation)
+        if lease is None or not any(kernel.sequences for kernel in ledger.kernels.values()):
             return
+        bound = [ledger.sequences[number] for number in lease.sequences.get(link.lane, ())]
+        states = [each.state for each in bound if each.has_state]
         place = link.lease, link.lane, link.generation
         self.unsent[place] = [
             control.encode(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Set
 from typing import Protocol
 
 from offpath.dpu_daemon.config import DurabilityTable
+from offpath.dpu_daemon.hosts.ended_sequences import EndedSequences
 from offpath.dpu_daemon.hosts.helper_link import HelperLink, Order
 from offpath.dpu_daemon.hosts.offers import kernel_of
 from offpath.dpu_daemon.hosts.patience import Patience
@@ -56,6 +57,7 @@ class Reattachment:
         self,
         book_loop: BookLoop,
         orders: Orders,
+        ended: EndedSequences,
         durability: DurabilityTable,
         copies_in_flight: Callable[[], Set[tuple[int, int]]],
         on_given_up: Callable[[], None],
@@ -65,6 +67,7 @@ class Reattachment:
         self._book = book_loop.book
         self._dispatch = book_loop.dispatch
         self._orders = orders
+        self._ended = ended
         self._durability = durability
         self._copies_in_flight = copies_in_flight
         self._on_given_up = on_given_up
@@ -211,6 +214,7 @@ class Reattachment:
         lease = self._book.ledger.leases.get(link.lease)
         if lease is not None:
             self._end_dead_copies(lease)
+        self._ended.back(link)
         self.on_lane_back(link)
 
     def scrub_again(self, link: LaneConnection) -> None:

@@ -211,8 +211,6 @@ class Recovery:
         lease = daemon.requests.book.ledger.lease_of(link.lease, link.generation)
         if lease is None:
             return
-        sequences = (daemon.requests.book.ledger.sequences[each] for each in lease.sequences.get(link.lane, ()))
-        daemon.ended_sequences.back(link, (each.state for each in sequences if each.has_state))
         # An event may give the lane to another job at once, so nothing of the former one follows it.
         on_lane = (job for job in lease.occupants if job.placement is not None and job.placement.lane == link.lane)
         leader = next(on_lane, None)
