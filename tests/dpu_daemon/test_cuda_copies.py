@@ -134,7 +134,7 @@ def test_a_lease_of_another_tenant_gets_no_copy() -> None:
     lanes = Made(links={(1, 0): Made(memory=object(), lease=1)}, awaited=set(), orders={1: order})
     copies = Made(engine=Made(post=lambda *_: pytest.fail("copied")), take_token=lambda: 1)
     ref: Any = Made(job=7, session=Made(tenant="ada"))
-    handler: Any = Payloads(loop, copies, {7: ref}, lanes)  # type: ignore[arg-type]
+    handler: Any = Payloads(loop, copies, {7: ref}, lanes, Made())  # type: ignore[arg-type]
     handler._copy(Made(job=7, lease=1, lane=0, attempt=1))
     assert [event.error for event in ended] == [True]
 
