@@ -129,7 +129,7 @@ def test_a_worker_maps_its_own_tenants_slots_read_only_and_lets_go_of_them(make_
 def test_a_lease_of_another_tenant_gets_no_copy() -> None:
     """The book never plans it. If it did, the job would fail before its worker got the session's memory."""
     ended: list[Any] = []
-    loop = Made(on=lambda *_: None, defer=ended.append, spinner=None)
+    loop = Made(on=lambda *_: None, defer=ended.append, spinner=None, book=Made(ledger=Made(jobs={})))
     order = Made(command=Made(tenant="bob"))
     lanes = Made(links={(1, 0): Made(memory=object(), lease=1)}, awaited=set(), orders={1: order})
     copies = Made(engine=Made(post=lambda *_: pytest.fail("copied")), take_token=lambda: 1)
