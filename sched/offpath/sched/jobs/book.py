@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from offpath.sched.gpu.policy import Demand, Placement, Policy
-from offpath.sched.jobs import events
+from offpath.sched.gpu.policy import Demand, Placement, Policy, Refusal
+from offpath.sched.jobs import events, gangs
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.batches import Batches
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -57,7 +57,7 @@ class JobBook:
     ) -> None:
         self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
         self.leasing = Leasing(self.ledger)
-        self._placing = Placing(self.ledger)
+        self._placing = Placing(self.ledger, self._decide)
         self.renewal = Renewal(self.ledger, self.leasing)
         self.sequences = Sequences(self.ledger, self.leasing, self._end, self._enqueue)
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane, self.sequences.lease_ends)
@@ -225,9 +225,17 @@ class JobBook:
         if (tenant.queues and demand.kind in tenant.queues) or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
+    def _decide(self, job: Job, tenant: Tenant, now_ns: int) -> Placement | Refusal:
+        if job.demand.share <= 100:
+            return self.ledger.policy.place(job.demand, now_ns)
+        return gangs.place(job.demand, tenant)
+
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
         is_bound = job.turn is not None
-        placement = self.sequences.seat(job, tenant, now_ns) if is_bound else self._placing.place(job, tenant, now_ns)
+        if is_bound:
+            placement: Placement | Refusal = self.sequences.seat(job, tenant, now_ns)
+        else:
+            placement = self._placing.kept(self._decide(job, tenant, now_ns), job, tenant, now_ns)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False

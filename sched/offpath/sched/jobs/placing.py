@@ -7,14 +7,15 @@ somewhere has that lease kept for it: jobs behind it in the order of the queues 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from offpath.sched.gpu.policy import Obstacle, Placement, Refusal, Unblocker, share_in
-from offpath.sched.jobs import gangs
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, Lease, Tenant
 from offpath.sched.jobs.states import LeaseState
 
+Decide = Callable[[Job, Tenant, int], Placement | Refusal]
 _BEHIND_A_STREAM: Final = Refusal((Obstacle.LANES,), (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS))
 
 
@@ -57,12 +58,14 @@ def free_lanes(lease: Lease) -> list[int]:
 class Placing:
     """Takes lanes that the policy chooses, and gives back those that a job must not take."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, decide: Decide) -> None:
+        """``decide``: asks the policy, which takes the lane."""
         self._ledger = ledger
+        self._decide = decide
 
-    def place(self, job: Job, tenant: Tenant, now_ns: int) -> Placement | Refusal:
-        """Take a lane for a job that is not bound to one; the caller launches it there."""
-        placement = self._decided(job, tenant, now_ns)
+    def kept(self, placement: Placement | Refusal, job: Job, tenant: Tenant, now_ns: int) -> Placement | Refusal:
+        """The policy's decision about a job that is not bound to a lane, if the job may take that lane; else the lane
+        is given back, and another one may be taken."""
         job.awaits_lease = 0
         if not isinstance(placement, Placement):
             return placement
@@ -72,11 +75,6 @@ class Placing:
         if self._is_kept(placement, job, tenant, now_ns):
             return placement
         return self._elsewhere(lease, job, tenant, now_ns)
-
-    def _decided(self, job: Job, tenant: Tenant, now_ns: int) -> Placement | Refusal:
-        if job.demand.share <= 100:
-            return self._ledger.policy.place(job.demand, now_ns)
-        return gangs.place(job.demand, tenant)
 
     def _is_kept(self, placement: Placement, job: Job, tenant: Tenant, now_ns: int) -> bool:
         """False: it was given back."""
@@ -111,7 +109,7 @@ class Placing:
         hidden = [(lease, lane) for lease in closed for lane in free_lanes(lease)]
         for lease, lane in hidden:
             self._ledger.pause_lane(lease, lane)
-        placement = self._decided(job, tenant, now_ns)
+        placement = self._decide(job, tenant, now_ns)
         for lease, lane in reversed(hidden):
             self._ledger.free_lane(lease, Placement(lease.view.lease, lane, False), 0, now_ns)
         return placement
