@@ -222,7 +222,7 @@ class _Stream:
         failed.infer_response.id = request.id
         try:
             async with _called(tenant, request, self._context) as (call, turn):
-                failed.infer_response.CopyFrom(_final(grpc_calls.written(call, ())))
+                failed.infer_response.CopyFrom(_final(_empty(call)))
                 if call.model.streams:
                     response = await self._answers(tenant, call, turn, request)
                 else:
@@ -253,7 +253,14 @@ class _Stream:
                 self.answers.put_nowait((classes().ModelStreamInferResponse(infer_response=response), taken.set))
                 await taken.wait()
         wants_end = _FINAL in request.parameters and request.parameters[_FINAL].bool_param
-        return grpc_calls.written(call, ()) if wants_end else None
+        return _empty(call) if wants_end else None
+
+
+def _empty(call: Call) -> Any:
+    """A message without tensors. Triton's has no version."""
+    response = grpc_calls.written(call, ())
+    response.model_version = ""
+    return response
 
 
 def _final(response: Any) -> Any:

@@ -1,6 +1,6 @@
 """A real Triton Inference Server with the identity backend (csrc/triton_identity.cc), and a client of one connection.
 
-On request it also has a model of Triton's python backend, and gRPC. The client speaks to offpath's gateway too.
+On request it also has models of Triton's python backend, and gRPC. The client speaks to offpath's gateway too.
 
 The server is not a dependency: ./scripts/triton-env installs it into the user's cache. Tensors are in system shared
 memory, which the client writes and reads for each request; its HTTP is as lean as a Python client can be.
@@ -19,17 +19,17 @@ import sys
 import sysconfig
 import tempfile
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-import numpy
 import orjson
 
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.cli.bench.compiled import NotBuilt, built, cache_folder
 from offpath.cli.bench.measure import children
 
-PACKAGE: Final = "nvidia-pytriton-0.7.0"
-"""As scripts/requirements/triton.txt names it."""
+PACKAGE: Final = "nvidia-pytriton-0.7.0+numpy-1.26.4"
+"""As scripts/requirements/triton.txt names them."""
 OUTPUTS: Final = ("OUTPUT0", "FIRST")
 """All of the input, or its first byte."""
 _MODEL: Final = """\
@@ -57,6 +57,16 @@ class TritonPythonModel:
 """
 PYTHON: Final = "python_identity"
 """The model of the python backend."""
+
+
+class PythonModel(NamedTuple):
+    """A model of the python backend: its ``config.pbtxt`` and its ``model.py``."""
+
+    config: str
+    code: str
+
+
+PYTHON_MODELS: Final[Mapping[str, PythonModel]] = {PYTHON: PythonModel(_PYTHON_MODEL, _PYTHON_CODE)}
 _BOUND_S: Final = 60.0
 _REPLY_BYTES: Final = 65536
 
@@ -72,8 +82,10 @@ def installed() -> str:
 class TritonServer:
     """The server process, with the model ``identity``; ``close`` ends it."""
 
-    def __init__(self, core: int | None, *, has_python: bool = False, has_grpc: bool = False) -> None:
-        """Start it on a core. ``has_python``: also with the model `PYTHON`. Raises: NotBuilt: no server, no compiler,
+    def __init__(
+        self, core: int | None, *, python: Mapping[str, PythonModel] | None = None, has_grpc: bool = False
+    ) -> None:
+        """Start it on a core. ``python``: also with these models, by name. Raises: NotBuilt: no server, no compiler,
         or no shared library of this Python. PeerGone: it does not start."""
         folder = installed()
         backend = built("triton_identity.cc", ("-shared", "-fPIC"))
@@ -86,10 +98,10 @@ class TritonServer:
             file.write(_MODEL)
         libraries = os.path.join(folder, "nvidia_pytriton.libs")
         more = {"LD_LIBRARY_PATH": libraries}
-        if has_python:
+        if python:
             more = {
-                "LD_LIBRARY_PATH": f"{libraries}:{_add_python(folder, models, backends)}",
-                "PYTHONPATH": os.path.dirname(os.path.dirname(numpy.__file__)),
+                "LD_LIBRARY_PATH": f"{libraries}:{_add_python(folder, models, backends, python)}",
+                "PATH": f"{folder}/env/bin:{os.environ.get('PATH', os.defpath)}",
             }
         self.port = _free_port()
         self.grpc_port = _free_port() if has_grpc else 0
@@ -152,8 +164,8 @@ class TritonServer:
         return [self.pid, *children(self.pid)]
 
 
-def _add_python(folder: str, models: str, backends: str) -> str:
-    """Add the python backend and its model; returns the folder of Python's shared library. Raises: NotBuilt."""
+def _add_python(folder: str, models: str, backends: str, python: Mapping[str, PythonModel]) -> str:
+    """Add the python backend and its models; returns the folder of Python's shared library. Raises: NotBuilt."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     server = os.path.join(folder, "pytriton", "tritonserver")
     stub = os.path.join(server, "python_backend_stubs", version, "triton_python_backend_stub")
@@ -164,10 +176,11 @@ def _add_python(folder: str, models: str, backends: str) -> str:
     shutil.copytree(os.path.join(server, "backends", "python"), os.path.join(backends, "python"))
     shutil.copy(stub, os.path.join(backends, "python", "triton_python_backend_stub"))
     os.chmod(os.path.join(backends, "python", "triton_python_backend_stub"), 0o755)
-    os.makedirs(os.path.join(models, PYTHON, "1"))
-    for name, text in (("config.pbtxt", _PYTHON_MODEL), (os.path.join("1", "model.py"), _PYTHON_CODE)):
-        with open(os.path.join(models, PYTHON, name), "w", encoding="ascii") as file:
-            file.write(text)
+    for name, model in python.items():
+        os.makedirs(os.path.join(models, name, "1"))
+        for file_name, text in (("config.pbtxt", model.config), (os.path.join("1", "model.py"), model.code)):
+            with open(os.path.join(models, name, file_name), "w", encoding="ascii") as file:
+                file.write(text)
     return library
 
 

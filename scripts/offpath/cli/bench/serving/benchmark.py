@@ -33,7 +33,7 @@ from offpath.bindings.errors import EngineMissing
 from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.compiled import NotBuilt
 from offpath.cli.bench.measure import Block, Cores, OtherWork, cores, machine, pin, ratio
-from offpath.cli.bench.request_path.triton_server import PYTHON, HttpClient, Region, TritonServer
+from offpath.cli.bench.request_path.triton_server import PYTHON, PYTHON_MODELS, HttpClient, Region, TritonServer
 from offpath.cli.bench.serving.attack import idle_work, sink, under_attack
 from offpath.cli.bench.serving.clients import Client, Native, OverGrpc, OverHttp, analyzed, analyzer
 from offpath.cli.bench.serving.node import Node
@@ -105,7 +105,7 @@ class _Servers:
 
     def _start_triton(self) -> None:
         try:
-            self.triton = TritonServer(self._where.dpu, has_python=True, has_grpc=True)
+            self.triton = TritonServer(self._where.dpu, python=PYTHON_MODELS, has_grpc=True)
         except NotBuilt as reason:
             self.left_out["triton_python"] = str(reason)
             self.has_python = False
