@@ -49,11 +49,14 @@ def made(
     lanes: Lanes, states: Iterable[int] = (), takes_sequences: bool = True
 ) -> tuple[EndedSequences, Callable[[commands.EndSequence], None]]:
     handlers: dict[type, Callable[[Any], None]] = {}
-    kernels = {1: SimpleNamespace(sequences=takes_sequences)}
     lease = SimpleNamespace(sequences={0: set(states)})
     bound = {state: SimpleNamespace(state=state, has_state=state != UNBEGUN) for state in states}
-    ledger = SimpleNamespace(kernels=kernels, sequences=bound, lease_of=lambda *_: lease)
-    book = SimpleNamespace(ledger=ledger)
+    helper = SimpleNamespace(number=4, kernels=[SimpleNamespace(sequences=takes_sequences)])
+    other = SimpleNamespace(number=5, kernels=[SimpleNamespace(sequences=True)])
+    ledger = SimpleNamespace(
+        helpers=SimpleNamespace(connected=[other, helper]), sequences=bound, lease_of=lambda *_: lease
+    )
+    book = SimpleNamespace(ledger=ledger, leasing=SimpleNamespace(helper_of=lambda _: 4))
     loop: Any = SimpleNamespace(on=handlers.__setitem__, book=book)
     ended = EndedSequences(loop, lanes, lambda _, function: lanes.later.append(function))  # type: ignore[arg-type]
     return ended, handlers[commands.EndSequence]
@@ -79,10 +82,10 @@ def test_what_a_full_queue_did_not_take_is_sent_in_order_before_the_next() -> No
     lanes.room = 0
     for number in (1, 2):
         end(commands.EndSequence(1, 0, 7, number))
-    assert len(ended.unsent[1, 0, 7]) == 2
+    assert ended.unsent[1, 0, 7].ended == [1, 2]
     lanes.room = 2
     end(commands.EndSequence(1, 0, 7, 3))
-    assert len(ended.unsent[1, 0, 7]) == 1
+    assert ended.unsent[1, 0, 7].ended == [3]
     lanes.room = 1
     ended.flush((1, 0, 7))
     assert numbers(lanes) == [1, 2, 3]
@@ -143,7 +146,41 @@ def test_a_worker_that_is_back_keeps_exactly_the_states_of_the_book(count: int) 
     assert not ended.unsent
 
 
-def test_what_was_to_be_sent_to_a_worker_is_in_the_list_that_it_gets_when_it_is_back() -> None:
+def begin(ended: EndedSequences, number: int) -> None:
+    """A sequence begins on the lane: the book has launched its first request."""
+    ledger: Any = ended._book.ledger
+    ledger.sequences[number] = SimpleNamespace(state=number, has_state=True)
+    ledger.lease_of(1, 7).sequences[0].add(number)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+@pytest.mark.parametrize("number", [5, 700, 5_000])
+def test_a_state_that_begins_before_a_late_list_is_kept(room: int, number: int) -> None:
+    """The queue takes only so many messages at first; the launch of another sequence comes before the rest."""
+    lanes = Lanes()
+    lanes.connect(1, 0)
+    before = set(range(10, 2_000, 2))
+    ended, _ = made(lanes, before)
+    lanes.room = room
+    ended.back(lanes.links[1, 0])
+    states = SequenceStates()
+    for each in (*before, 11):
+        states.enter(host.Launch(1, 1, 14, 1, FLAG_SEQUENCE_START, 0, 0, b"", each, 9))
+    sent = 0
+    for order in lanes.sent:
+        states.obey(order)
+        sent += 1
+    begin(ended, number)
+    states.enter(host.Launch(1, 1, 14, 1, FLAG_SEQUENCE_START, 0, 0, b"", number, 9))
+    lanes.room = 99
+    lanes.later[0]()
+    for order in lanes.sent[sent:]:
+        states.obey(order)
+    assert set(states._by_number) == before | {number}
+    assert not ended.unsent
+
+
+def test_what_was_to_be_sent_to_a_worker_is_sent_behind_the_list_that_it_gets_when_it_is_back() -> None:
     lanes = Lanes()
     ended, end = made(lanes, [43])
     end(commands.EndSequence(1, 0, 7, 42))
@@ -152,10 +189,12 @@ def test_what_was_to_be_sent_to_a_worker_is_in_the_list_that_it_gets_when_it_is_
     ended.back(lanes.links[1, 0])
     lanes.room = 9
     ended.flush((1, 0, 7))
-    assert lanes.sent == [control.SequencesKept(lease=1, lane=0, first=0, last=(1 << 64) - 1, kept=[43])]
+    kept = control.SequencesKept(lease=1, lane=0, first=0, last=(1 << 64) - 1, kept=[43])
+    assert lanes.sent == [kept, control.SequenceEnded(lease=1, lane=0, sequence=42)]
 
 
-def test_a_worker_of_an_earlier_release_gets_no_list() -> None:
+def test_a_worker_of_a_helper_without_sequences_gets_no_list() -> None:
+    """It may be of an earlier release."""
     lanes = Lanes()
     lanes.connect(1, 0)
     ended, _ = made(lanes, takes_sequences=False)

@@ -234,7 +234,7 @@ async def test_a_limit_of_descriptors_that_cannot_be_raised_is_one_warning(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(http.resource, "setrlimit", refused)
+        patch.setattr(resource, "setrlimit", refused)
         made = Server(world)
     made.http.start()
     assert [each.code for each in caplog.records if each.levelname == "WARNING"] == ["few_descriptors"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import random
 import subprocess
 import sys
 import zlib
@@ -300,6 +301,36 @@ async def test_a_small_body_does_not_become_a_large_one(gateway: Rig) -> None:
     assert "without its Content-Encoding" in answer.error
     assert (await gateway.infer(b"x", Content_Encoding="gzip")).status == 400
     assert (await gateway.infer(b"x", Content_Encoding="br")).status == 415
+
+
+async def test_a_broken_compressed_body_is_a_fault_of_the_client_also_if_it_is_long(gateway: Rig) -> None:
+    answer = await gateway.infer(random.Random(1).randbytes(40_000), Content_Encoding="gzip")
+    assert (answer.status, answer.error) == (400, "the body is not gzip")
+
+
+async def test_a_request_without_a_body_may_name_a_coding(gateway: Rig) -> None:
+    client = await gateway.connect()
+    await client.send(gateway.request("/v2", Content_Encoding="gzip"))
+    assert (await client.answer()).status == 200
+
+
+async def test_what_is_lost_before_its_first_step_holds_nothing(gateway: Rig) -> None:
+    """A task that is cancelled before it begins never comes to its end."""
+    client = await gateway.connect()
+    server = gateway.gateway.http
+    assert server is not None
+    body, length = in_binary(ROWS)
+    request = gateway.request("/v2/models/scaling/infer", body, Inference_Header_Content_Length=length)
+    await client.send(request[: -len(body)])
+    await until(lambda: server.held_bytes)
+    (connected,) = server._all
+    view = connected.get_buffer(-1)
+    view[: len(body)] = body
+    connected.buffer_updated(len(body))
+    connected.connection_lost(None)
+    assert server.held_bytes == 0
+    await asyncio.sleep(0)
+    assert server.held_bytes == 0
 
 
 @pytest.mark.parametrize("rows", [2, 3_000, 40_000])

@@ -7,6 +7,7 @@ import errno
 import gc
 import gzip
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import numpy as np
 import orjson
 import pytest
 
-from offpath.host_helper.gateway import bodies, buffers, grpc_calls, inference
+from offpath.host_helper.gateway import bodies, buffers, grpc_calls, inference, readers
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.messages import classes
@@ -153,11 +154,13 @@ async def test_a_bomb_is_refused_there_and_its_memory_kept_for_the_next(reader: 
         return taken[-1]
 
     packed = gzip.compress(bytes(8 << 20))
-    for data in (packed, packed + packed[:2], packed[:-1], b"?" * len(packed)):
+    noise = random.Random(3).randbytes(600_000)
+    spoilt = gzip.compress(noise)[:300_000] + noise
+    for data in (packed, packed + packed[:2], packed[:-1], b"?" * len(packed), noise[:40_000], spoilt):
         with pytest.raises(Refused) as here:
             bodies.inflate(memoryview(data), "gzip", 1 << 20)
         with pytest.raises(Refused) as there:
-            await bodies.inflated(reader, memoryview(data), "gzip", 1 << 20, room)
+            await bodies.inflated(reader, buffers.shared(data), "gzip", 1 << 20, room)
         assert (there.value.http, str(there.value)) == (here.value.http, str(here.value))
     plain = await bodies.inflated(reader, memoryview(gzip.compress(b"x" * 100_000)), "gzip", 1 << 20, room)
     assert plain == b"x" * 100_000
@@ -193,6 +196,69 @@ def _is_closed(descriptor: int, inode: int) -> bool:
         return os.fstat(descriptor).st_ino != inode
     except OSError:
         return True
+
+
+async def test_a_job_that_takes_too_long_ends_the_process_not_the_bodies_of_others(
+    process: ReaderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada, bob = Reader(process), Reader(process)
+    await ada.run(os.getpid)
+    with monkeypatch.context() as short:
+        short.setattr(readers, "MOST_S", 0.2)
+        with pytest.raises(Refused, match="was not read") as refused:
+            await ada.run(time.sleep, 60.0)
+    assert refused.value.http == 503
+    assert await bob.run(int) == 0
+    assert await ada.run(int) == 0
+
+
+async def test_after_the_end_no_process_is_started(process: ReaderProcess) -> None:
+    ada, bob = Reader(process), Reader(process)
+    await ada.run(os.getpid)
+    waiting = [asyncio.ensure_future(ada.run(time.sleep, 60.0)), asyncio.ensure_future(bob.run(os.getpid))]
+    await asyncio.sleep(0.1)
+    process.close()
+    ended = await asyncio.gather(*waiting, ada.run(os.getpid), return_exceptions=True)
+    assert all(isinstance(each, Refused) for each in ended)
+    assert process._child is None
+
+
+async def test_an_answer_that_cannot_be_packed_is_given_as_it_is(process: ReaderProcess) -> None:
+    process.close()
+    body = b"x" * (AT_ONCE_BYTES + 1)
+    assert await bodies.deflated(Reader(process), body, "gzip") == (body, "")
+
+
+async def test_raw_contents_need_no_other_process(process: ReaderProcess) -> None:
+    process.close()
+    asked = classes().ModelInferRequest(model_name="scaling")
+    asked.inputs.add(name="x", datatype="FP32", shape=[100_000]).contents.SetInParent()
+    asked.raw_input_contents.append(bytes(400_000))
+    parsed = await grpc_calls.parse(Reader(process), asked, None)
+    assert parsed.inputs[0].content == bytes(400_000)
+
+
+def test_buffers_of_many_lengths_are_few() -> None:
+    some = buffers.Buffers()
+    for nbytes in (*range(AT_ONCE_BYTES + 1, 300_000, 97), *range(1, 2_000)):
+        some.give_back(some.take(nbytes))
+    assert len(some._spare) <= 5
+    held = [some.take(20_000) for _ in range(200)]
+    for each in held:
+        some.give_back(each)
+    assert len(some._spare) == 64
+    for each in [some.take(4 << 20) for _ in range(20)]:
+        some.give_back(each)
+    assert some.spare_bytes <= 32 << 20
+    assert len(some.take(4 << 20)) == 4 << 20
+    assert len(some._spare) == 7  # the small ones, which nobody took, made room
+
+
+def test_the_length_of_shared_memory_cannot_be_changed() -> None:
+    buffer = buffers.SharedBuffer(32_768)
+    for nbytes in (0, 65_536):
+        with pytest.raises(PermissionError):
+            os.ftruncate(buffer.descriptor, nbytes)
 
 
 async def test_without_a_process_long_bodies_are_refused_until_there_is_one(

@@ -12,6 +12,7 @@ from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
 from ..gpus import MIB, a30, a100
+from . import gang_worlds
 from .book_harness import ADA, BOB, CYD, KERNELS, SETTINGS, SMALL, WHOLE, BookHarness, ended, opened
 
 
@@ -168,6 +169,16 @@ def test_a_gpu_whose_instances_exceed_the_quota_does_not_hide_another(
     (open_,) = harness.submit(1, 1)
     assert isinstance(open_, OpenLease)
     assert (open_.gpu, open_.profile) == ((gpus[1].gpu, "1g.6gb") if models else (first, "2g.10gb"))
+
+
+@pytest.mark.parametrize("whole", ["gpu-0", "gpu-1"])
+def test_nor_does_a_whole_gpu_hide_a_divided_one_of_its_model(whole: str) -> None:
+    gpus = [replace(a100(whole), profiles=(gang_worlds.WHOLE,)), a100({"gpu-0": "gpu-1", "gpu-1": "gpu-0"}[whole])]
+    harness = BookHarness((TenantSpec("ada", max_share=50),), is_joined=False)
+    harness.send(0, events.HelperJoined(1, tuple(sorted(gpus, key=lambda gpu: gpu.gpu)), KERNELS))
+    (open_,) = harness.submit(1, 1)
+    assert isinstance(open_, OpenLease)
+    assert (open_.gpu, open_.profile) == (gpus[1].gpu, "1g.5gb")
 
 
 def test_a_tenants_queue_is_bounded_and_only_that_tenant_is_told_to_wait() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import socket
 import ssl
 from collections import deque
@@ -21,6 +20,7 @@ from typing import Final, cast
 import httptools
 
 from offpath.bindings.errors import ControlError, PlaceUnusable
+from offpath.bindings.open_files import allow_files
 from offpath.bindings.wire import control
 from offpath.bindings.wire.collab import CHECK_IN, MOST_MESSAGE_BYTES, RESULT, Answer, CheckIn, Refusal, Result, body_of
 from offpath.dpu_daemon.collab.config import HttpTable
@@ -60,7 +60,7 @@ class HttpServer:
     ) -> None:  # fmt: skip
         self.devices, self.table = devices, table
         self._tls = tls
-        _allow_files(table.connections + _SPARE_FILES)  # before the bound of `Unidentified`, a part of the limit
+        allow_files(table.connections + _SPARE_FILES)  # before the bound of `Unidentified`, a part of the limit
         self._loop = asyncio.get_running_loop()
         self._waiting = Unidentified(MOST_UNIDENTIFIED, self._evicted)
         self._known: dict[Connection, None] = {}
@@ -102,7 +102,7 @@ class HttpServer:
     def reload(self, table: HttpTable, tls: ssl.SSLContext | None) -> None:
         """Bounds and certificate for what comes from here on. The address stays, and whether TLS is used."""
         self.table, self._tls = table, tls
-        _allow_files(table.connections + _SPARE_FILES)
+        allow_files(table.connections + _SPARE_FILES)
         while len(self._known) > table.connections:
             self._evict_longest()
 
@@ -375,18 +375,6 @@ class Connection(asyncio.Protocol):
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
-
-
-def _allow_files(count: int) -> None:
-    """Raise this process's limit of descriptors as far as it may be raised. `Acceptor` serves with fewer, too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= count:
-        return
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError) as fault:  # a container may refuse it
-        logger.warning("limit of descriptors: %d, not %d: %s", soft, wanted, fault, extra={"code": "few_descriptors"})
 
 
 def _shut(sock: socket.socket) -> None:

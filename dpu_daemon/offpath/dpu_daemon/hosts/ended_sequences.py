@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.hosts.lanes import Lanes
@@ -17,24 +20,32 @@ _LAST: Final = (1 << 64) - 1
 _AGAIN_S: Final = 1.0
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """What a worker has not got yet. ``ended``: numbers of states. ``listed``: it gets the list of the states from this
+    number on that it keeps, before those; None: it needs none."""
+
+    ended: list[int] = field(default_factory=list)
+    listed: int | None = None
+
+
 class EndedSequences:
     """Handles `EndSequence`. A worker whose queue is full, or that is awaited after a restart, gets the message before
     the next one of these, before its next launch, or a second later."""
 
     def __init__(self, book_loop: BookLoop, lanes: Lanes, later: Callable[[float, Callable[[], None]], object]) -> None:
         """``later``: calls a function after so many seconds."""
-        self.unsent: dict[_Place, list[bytes]] = {}
-        """Messages about states, which take memory of the worker until it gets them."""
+        self.unsent: dict[_Place, _Unsent] = {}
+        """The states take memory of the worker until it gets this."""
         self._lanes = lanes
         self._later = later
         self._is_armed = False
-        self._ledger = book_loop.book.ledger
+        self._book = book_loop.book
         book_loop.on(commands.EndSequence, self._end)
 
     def _end(self, command: commands.EndSequence) -> None:
         place = command.lease, command.lane, command.generation
-        message = control.SequenceEnded(lease=command.lease, lane=command.lane, sequence=command.sequence)
-        self.unsent.setdefault(place, []).append(control.encode(message))
+        self.unsent.setdefault(place, _Unsent()).ended.append(command.sequence)
         self._send(place)
 
     def _send(self, place: _Place) -> None:
@@ -52,39 +63,45 @@ class EndedSequences:
 
     def back(self, link: LaneConnection) -> None:
         """The worker reattached after a restart, which may have lost an order: it keeps only the states that the book
-        has there. A worker of an earlier release does not know the message, but serves no kernel that takes
-        sequences."""
-        ledger = self._ledger
+        has there. Of an earlier release, which does not know the message, is no helper that takes sequences."""
+        ledger = self._book.ledger
         lease = ledger.lease_of(link.lease, link.generation)
-        if lease is None or not any(kernel.sequences for kernel in ledger.kernels.values()):
+        if lease is None:
             return
-        bound = [ledger.sequences[number] for number in lease.sequences.get(link.lane, ())]
-        states = [each.state for each in bound if each.has_state]
-        place = link.lease, link.lane, link.generation
-        self.unsent[place] = [
-            control.encode(
-                control.SequencesKept(lease=link.lease, lane=link.lane, first=first, last=last, kept=list(kept))
-            )
-            for first, last, kept in _ranges(sorted(states))
-        ]
-        self._send(place)
+        helper = next(
+            (each for each in ledger.helpers.connected if each.number == self._book.leasing.helper_of(lease)), None
+        )
+        if helper is not None and any(kernel.sequences for kernel in helper.kernels):
+            place = link.lease, link.lane, link.generation
+            self.unsent.setdefault(place, _Unsent()).listed = 0
+            self._send(place)
 
     def flush(self, place: _Place) -> None:
         """Send what this worker has not got yet, if it takes messages."""
-        messages = self.unsent.get(place)
+        unsent = self.unsent.get(place)
         link = self._lanes.links.get(place[:2])
-        if messages is None or link is None or link.memory is None:
+        if unsent is None or link is None or link.memory is None:
             return
-        while messages:
-            if not self._lanes.to_worker(link, messages[0]):
+        while unsent.listed is not None:
+            kept, last = self._kept(place, unsent.listed)
+            if not self._to_worker(link, control.SequencesKept, first=unsent.listed, last=last, kept=kept):
                 return
-            del messages[0]
+            unsent.listed = last + 1 if last < _LAST else None
+        while unsent.ended:
+            if not self._to_worker(link, control.SequenceEnded, sequence=unsent.ended[0]):
+                return
+            del unsent.ended[0]
         del self.unsent[place]
 
+    def _kept(self, place: _Place, first: int) -> tuple[list[int], int]:
+        """The states that the worker has, as the book has it now: those from ``first`` on that go into one message, and
+        the last number for which that message holds."""
+        ledger = self._book.ledger
+        lease = ledger.lease_of(place[0], place[2])
+        numbers = lease.sequences.get(place[1], ()) if lease is not None else ()
+        states = [ledger.sequences[number].state for number in numbers if ledger.sequences[number].has_state]
+        kept = sorted(state for state in states if state >= first)[: control.MAX_KEPT]
+        return kept, kept[-1] if len(kept) == control.MAX_KEPT else _LAST
 
-def _ranges(states: list[int]) -> list[tuple[int, int, list[int]]]:
-    """First and last number of each message, and the states between them. Together they cover all numbers."""
-    parts = [states[at : at + control.MAX_KEPT] for at in range(0, len(states), control.MAX_KEPT)] or [[]]
-    ends = [part[-1] for part in parts[:-1]] + [_LAST]
-    starts = [0] + [end + 1 for end in ends[:-1]]
-    return list(zip(starts, ends, parts, strict=True))
+    def _to_worker(self, link: LaneConnection, kind: type[BaseModel], **fields: Any) -> bool:
+        return self._lanes.to_worker(link, control.encode(kind(lease=link.lease, lane=link.lane, **fields)))

@@ -81,7 +81,7 @@ def _unpack(body: memoryview, coding: str, target: memoryview) -> int | None:
     filled = 0
     try:
         for at in range(0, body.nbytes, _STEP_BYTES):
-            packed: bytes | memoryview = body[at : at + _STEP_BYTES]
+            packed = bytes(body[at : at + _STEP_BYTES])  # no view: a fault's traceback would keep the body's memory
             while True:
                 piece = engine.decompress(packed, min(_STEP_BYTES, target.nbytes - filled + 1))
                 if filled + len(piece) > target.nbytes:
@@ -113,12 +113,16 @@ def chosen(accepted: str) -> str:
     return ""
 
 
-async def deflated(reader: Reader, body: bytes, coding: str) -> bytes:
-    """The body in the coding; a long one by the reading process. Raises: Refused: it has ended."""
+async def deflated(reader: Reader, body: bytes, coding: str) -> tuple[bytes, str]:
+    """The body in the coding; a long one by the reading process. If that has ended, the body as it is, in none: the
+    answer is there, and may not be lost."""
     if len(body) <= AT_ONCE_BYTES:
-        return deflate(body, coding)
-    view = shared(body)
-    return await reader.run(_deflate_there, placed(view), coding, of=(view,))
+        return deflate(body, coding), coding
+    try:
+        view = shared(body)
+        return await reader.run(_deflate_there, placed(view), coding, of=(view,)), coding
+    except Refused:
+        return body, ""
 
 
 def _deflate_there(source: Place | bytes, coding: str) -> bytes:

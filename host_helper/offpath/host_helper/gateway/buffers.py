@@ -7,6 +7,7 @@ most of them while Python's lock is held. So a long body lies in a memfd that bo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import weakref
@@ -19,20 +20,23 @@ from offpath.host_helper.gateway.errors import unavailable
 AT_ONCE_BYTES: Final = 16 * 1024
 """A body that is not longer is read where it came: at most 2 ms."""
 _SPARE_BYTES: Final = 32 << 20
+_MOST_SPARE: Final = 64
+"""Each takes two descriptors."""
 
 
 class SharedBuffer(mmap.mmap):
-    """Memory that `Place` opens in another process. It goes with its last view."""
+    """Memory that `Place` opens in another process; its length cannot be changed. It goes with its last view."""
 
     descriptor: int
     readers: int
     """Jobs of the reading process that use it."""
 
     def __new__(cls, nbytes: int) -> Self:
-        """Zeros. Raises: OSError: too little memory, or no descriptor is left."""
-        descriptor = os.memfd_create("offpath-body", os.MFD_CLOEXEC)
+        """Zeros, without memory until they are written. Raises: OSError: no descriptor, or no address space is left."""
+        descriptor = os.memfd_create("offpath-body", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, nbytes)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             made = super().__new__(cls, descriptor, nbytes)
         except BaseException:
             os.close(descriptor)
@@ -47,32 +51,37 @@ Buffer = bytearray | SharedBuffer
 
 
 class Buffers:
-    """Those that wait for the next body, at most 32 MiB."""
+    """Gives memory for bodies, and keeps shared buffers for the next one: at most 32 MiB, and at most 64 of them."""
 
     def __init__(self) -> None:
-        self._spare: list[Buffer] = []
+        self._spare: list[SharedBuffer] = []
+        """Those that were given back last are at the end."""
 
     @property
     def spare_bytes(self) -> int:
-        """Of those that wait."""
+        """Of those that are kept."""
         return sum(map(len, self._spare))
 
     def take(self, nbytes: int) -> Buffer:
-        """At least so long; what it holds is of no use. Raises: Refused: no memory, or no descriptor is left."""
-        kind = SharedBuffer if nbytes > AT_ONCE_BYTES else bytearray
-        for at, spare in enumerate(self._spare):
-            if isinstance(spare, kind) and nbytes <= len(spare) <= 4 * nbytes:
-                return self._spare.pop(at)
+        """At least so long; what it holds is of no use. Lengths of shared buffers are powers of two, so that few
+        lengths serve all. Raises: Refused: no memory, or no descriptor is left."""
         try:
-            return kind(nbytes)
+            if nbytes <= AT_ONCE_BYTES:
+                return bytearray(nbytes)
+            length = 1 << (nbytes - 1).bit_length()
+            for at in range(len(self._spare) - 1, -1, -1):
+                if len(self._spare[at]) == length:
+                    return self._spare.pop(at)
+            return SharedBuffer(length)
         except (OSError, MemoryError):
             raise unavailable("the gateway has no memory for the body") from None
 
     def give_back(self, buffer: Buffer) -> None:
         """Nothing of this process refers to it any more. One that the reading process still uses is not kept."""
-        is_used = isinstance(buffer, SharedBuffer) and buffer.readers
-        if buffer and not is_used and self.spare_bytes + len(buffer) <= _SPARE_BYTES:
+        if isinstance(buffer, SharedBuffer) and not buffer.readers:
             self._spare.append(buffer)
+            while len(self._spare) > _MOST_SPARE or self.spare_bytes > _SPARE_BYTES:
+                del self._spare[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +118,9 @@ def shared(data: bytes) -> memoryview:
     """The data where another process can have it; what is not long, as it is. Raises: Refused: no memory."""
     if len(data) <= AT_ONCE_BYTES:
         return memoryview(data)
-    try:
-        buffer = SharedBuffer(len(data))
-    except (OSError, MemoryError):
-        raise unavailable("the gateway has no memory for the body") from None
-    buffer[:] = data
-    return memoryview(buffer)
+    view = memoryview(Buffers().take(len(data)))[: len(data)]
+    view[:] = data
+    return view
 
 
 @contextlib.contextmanager

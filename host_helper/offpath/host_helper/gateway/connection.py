@@ -92,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held: list[tuple[Tenant, int]] = []
         self._head: Head | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_worked_on = False
         self._certified: str | None = None
         self._is_choked = False
         self._is_paused = False
@@ -119,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.closed(self)
         if self._task is not None:
             self._task.cancel()
-        else:
+        if not self._is_worked_on:  # its task, if there is one, has not begun, and never will
             self._release()
 
     def pause_writing(self) -> None:
@@ -248,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self._loop.create_task(self._work(tenant, self._head, body))
 
     async def _work(self, tenant: Tenant, head: Head, body: memoryview) -> None:
+        self._is_worked_on = True
         is_over = False
         try:
             response = await routes.respond(tenant, head, body, partial(self._room, tenant))
@@ -260,6 +262,7 @@ class Connection(asyncio.BufferedProtocol):
             response = _BUG
         finally:
             self._task = None
+            self._is_worked_on = False
             del body
             if is_over:  # else something may still use them
                 for buffer in (self._body, *self._unpacked):

@@ -27,7 +27,9 @@ _MOST_TENSORS: Final = 64
 
 
 def _numbers_bytes(request: Any) -> int:
-    """An upper bound of what `read` converts number by number."""
+    """An upper bound of what `read` converts number by number: beside raw contents, none."""
+    if request.raw_input_contents:
+        return 0
     return request.ByteSize() if any(tensor.HasField("contents") for tensor in request.inputs) else 0
 
 

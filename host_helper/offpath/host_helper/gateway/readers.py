@@ -33,6 +33,8 @@ from offpath.host_helper.gateway.errors import unavailable
 logger = logging.getLogger(__name__)
 _NICENESS: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
+MOST_S: Final = 30.0
+"""For one job. A long one takes half a second of a core's time, and a busy machine gives it a tenth of a core."""
 _LENGTH: Final = struct.Struct("!Q")
 """Before each message, a pickle."""
 _T = TypeVar("_T")
@@ -51,35 +53,53 @@ class ReaderProcess:
     def __init__(self) -> None:
         self._child: _Child | None = None
         self._turn = asyncio.Lock()
+        self._is_closed = False
 
     async def run(self, message: bytes) -> Any:
-        """The answer to a pickled function with its arguments. If it is cancelled after the process has begun, the
-        process ends. Raises: Refused: there is no process, or it has ended; what the function raises."""
+        """The answer to a pickled function with its arguments. If it is cancelled after the process has begun, or takes
+        longer than `MOST_S`, the process ends. Raises: Refused: there is no process, or it has ended; what the function
+        raises."""
         async with self._turn:
             try:
-                child = self._child = self._child or await _started()
+                child = await self._present()
             except OSError as fault:
                 logger.warning("long bodies cannot be read: %s", fault.strerror, extra={"code": "gateway_reader"})
                 raise no_reader() from None
             try:
-                child.writer.write(_LENGTH.pack(len(message)) + message)
-                (length,) = _LENGTH.unpack(await child.reader.readexactly(_LENGTH.size))
-                answer = await child.reader.readexactly(length)
-            except (OSError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(MOST_S):
+                    child.writer.write(_LENGTH.pack(len(message)) + message)
+                    (length,) = _LENGTH.unpack(await child.reader.readexactly(_LENGTH.size))
+                    answer = await child.reader.readexactly(length)
+            except (OSError, asyncio.IncompleteReadError) as fault:  # TimeoutError is an OSError
                 if self._child is child:  # else it was closed
-                    logger.warning("the process that reads long bodies has ended", extra={"code": "gateway_reader"})
-                    self.close()
+                    why = "was too slow" if isinstance(fault, TimeoutError) else "has ended"
+                    logger.warning("the process that reads long bodies %s", why, extra={"code": "gateway_reader"})
+                    self._end()
                 raise no_reader() from None
             except asyncio.CancelledError:
-                self.close()
+                self._end()
                 raise
         is_fault, got = pickle.loads(answer)
         if is_fault:
             raise got
         return got
 
+    async def _present(self) -> _Child:
+        """The process, a new one if there is none. Raises: OSError: there can be none. Refused: it is closed."""
+        if self._child is None and not self._is_closed:
+            self._child = await _started()
+        if self._is_closed:
+            self._end()
+        if self._child is None:
+            raise no_reader()
+        return self._child
+
     def close(self) -> None:
-        """End the process. Idempotent."""
+        """End the process; no other one is started. Idempotent."""
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
         if self._child is not None:
             child, self._child = self._child, None
             child.writer.close()

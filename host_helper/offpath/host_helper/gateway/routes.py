@@ -50,7 +50,7 @@ def open_to_all(head: Head, is_ready: bool) -> Response | None:
 async def respond(tenant: Tenant, head: Head, body: memoryview, room: Callable[[int], Buffer]) -> Response:
     """Answers one request of the tenant. ``room``: gives so much memory until the request has ended, or raises
     Refused. Raises: Refused."""
-    if coding := head.headers.get("content-encoding", ""):
+    if body.nbytes and (coding := head.headers.get("content-encoding", "")):
         body = await bodies.inflated(tenant.reader, body, coding, tenant.table.most_body, room)
     matched = _MODEL.fullmatch(head.path)
     if matched is not None and head.path != "/v2/models/stats":
@@ -60,7 +60,7 @@ async def respond(tenant: Tenant, head: Head, body: memoryview, room: Callable[[
     coding = bodies.chosen(head.headers.get("accept-encoding", ""))
     if not coding or not response.nbytes:
         return response
-    packed = await bodies.deflated(tenant.reader, b"".join(response.chunks), coding)
+    packed, coding = await bodies.deflated(tenant.reader, b"".join(response.chunks), coding)
     return Response(response.status, (packed,), response.content_type, response.header_length, coding)
 
 

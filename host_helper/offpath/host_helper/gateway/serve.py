@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from offpath.bindings.errors import OffpathError
+from offpath.bindings.open_files import allow_files
 from offpath.host_helper.gateway.config import GatewayFile, TlsFiles, load
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid, GatewayMissing
 from offpath.host_helper.gateway.grpc_server import GrpcServer
@@ -18,6 +19,9 @@ from offpath.host_helper.gateway.http import HttpServer
 from offpath.host_helper.gateway.tenants import Tenants, close_all
 
 logger = logging.getLogger(__name__)
+_FILES_OF_ONE = 5
+"""Descriptors of an HTTP connection: its socket, and two for each buffer of a long body, packed and unpacked."""
+_OTHER_FILES = 512
 _RESTART = ("daemon", "http", "grpc", "tls")
 """Keys that a reload does not change."""
 
@@ -97,6 +101,7 @@ def run(path: str, ready: Callable[[dict[str, str]], None]) -> None:
     except ImportError:
         raise GatewayMissing('the gateway needs uvloop: pip install "offpath[gateway]"') from None
     config = load(path)
+    allow_files(_FILES_OF_ONE * config.connections + _OTHER_FILES)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, path, ready))
 

@@ -9,7 +9,6 @@ tenant with a larger one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
@@ -337,18 +336,17 @@ class Leasing:
             plan = self._ledger.policy.plan(demand, now_ns, opening)
         if isinstance(plan, Refusal) or plan.alpha <= most:
             return plan
-        # Policies do not know the quota. An instance of another model may be a smaller part of its GPU.
-        others = self._on_other_models(demand, plan.gpu)
-        other = self._plan(others, tenant, now_ns, assume_free, reserved) if others is not None else _QUOTA
+        # Policies do not know the quota. An instance of a GPU of another kind may be a smaller part of its GPU.
+        alike = self._alike(self._gpus[plan.gpu])
+        slices = {(gpu.gpu, slice_) for gpu in alike for slice_ in range(gpu.memory_slices)}
+        if demand.share > 100 or len(alike) == len(self._gpus) or slices <= reserved:
+            return _QUOTA
+        other = self._plan(demand, tenant, now_ns, assume_free, reserved | slices)
         return other if isinstance(other, LeasePlan) else _QUOTA
 
-    def _on_other_models(self, demand: Demand, gpu: str) -> Demand | None:
-        """The demand without the GPU's model; None: it has no other."""
-        every = demand.models or tuple((model, demand.share) for model in sorted({one.model for one in self.gpus}))
-        models = tuple(one for one in every if one[0] != self._gpus[gpu].model)
-        if not models or demand.share > 100:
-            return None
-        return replace(demand, models=models, share=min(share for _, share in models))
+    def _alike(self, gpu: GpuSpec) -> list[GpuSpec]:
+        """The GPUs with its model and profiles, itself included."""
+        return [each for each in self._gpus.values() if (each.model, each.profiles) == (gpu.model, gpu.profiles)]
 
     def _make_room(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
         """Drain as few leases as needed for the job's demand; leases already leaving count as gone. Those that leave
