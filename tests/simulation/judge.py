@@ -79,6 +79,8 @@ class Request:
     """Of these, those that it took."""
     free_ns: int = 0
     """When it took the last one, or resumed its session since."""
+    ended_ns: int = 0
+    """When the book answered it."""
     current: AnswerHeader | None = None
     """The last of them."""
 
@@ -286,13 +288,19 @@ class Judge:
     def book_said(self, command: commands.Command) -> None:
         if isinstance(command, commands.Answer):
             self.answered += 1
-            promise(self._live.pop(command.job, None) is not None, f"job {command.job} gets a second end")
+            request = self._live.pop(command.job, None)
+            promise(request is not None, f"job {command.job} gets a second end")
+            assert request is not None
+            request.ended_ns = self._world.loop.now_ns
         elif isinstance(command, commands.Launch):
             for job, _ in self._in_batch.get(command.job, ((command.job, 0),)):
                 promise(job in self._live, f"job {job} is launched after its end")
                 self._launched[job] = command.lease, command.lane, self._world.loop.now_ns
         elif isinstance(command, commands.KillLane):
             self._unwanted.add((command.generation, command.lane))
+            for worker in (worker for helper in self._world.helpers.values() for worker in helper.workers()):
+                if (worker.order.generation, worker.lane) == (command.generation, command.lane):
+                    promise(not worker.waits_in_vain(), f"the stream of {worker} ended, and nobody stops its kernel")
             for job, (lease, lane, _) in self._launched.items():
                 if (lease, lane) == (command.lease, command.lane):
                     self._by_job[job].deaths += 1

@@ -259,6 +259,18 @@ class SimWorker:
         if self._end.inbox or self._end.daemon_gone:
             self.wake()
 
+    def waits_in_vain(self) -> bool:
+        """The request of its stream ended long ago, and its last answer, which the daemon has read, got no reply."""
+        end, world = self._end, self.world
+        if not self._streams() or self._is_busy or self.is_liar or end is None or end.daemon_gone or end.was_full:
+            return False
+        assert self.running is not None
+        ended_ns, result = self.running[0].ended_ns, self._worker._last_result
+        is_read = not (end.inbox or end.daemon_end.inbox)
+        is_copied = self.order.lease in world.daemon.requests.copies.leases()
+        is_long_ago = 0 < ended_ns <= world.loop.now_ns - LINGER_MS * MS
+        return is_long_ago and is_read and not is_copied and result[1:2] == bytes((host.RESULT_MORE,))
+
     def _streams(self) -> bool:
         """Whether its launch is of the kernel that streams, and needs replies."""
         return self.running is not None and self.running[0].kernel == streams.NAME

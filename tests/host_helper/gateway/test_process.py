@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import ssl
 import subprocess
@@ -127,6 +128,16 @@ def test_kernels_that_a_helper_offers_later_become_models(make: Make) -> None:
 def run(file: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "offpath.cli.main", "gateway", "run", str(file)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_it_raises_its_limit_of_descriptors(make: Make) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        gateway = make(connections=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)[0] == 5 * 100 + 512
 
 
 def test_a_faulty_file_ends_it_with_78(tmp_path: Path) -> None:
