@@ -187,7 +187,7 @@ def test_a_killed_daemon_comes_back_to_the_same_workers_as_a_new_session(hosts: 
         os.kill(daemon, signal.SIGKILL)
         after = until(lambda: _served(requester))
         assert after["generation"] == before["generation"], "the lease went on, with the workers that hold it"
-    assert "reattached with 1 of 1 leases" in cluster.daemon.errors
+        until(lambda: "reattached with 1 of 1 leases" in cluster.daemon.errors)  # its workers may be back before it
 
 
 def test_a_helper_that_leaves_is_let_go_once_nothing_lands_in_its_memory(hosts: Hosts) -> None:

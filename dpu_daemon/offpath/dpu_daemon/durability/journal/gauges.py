@@ -19,7 +19,7 @@ NAMES: Final[dict[str, str]] = {
     "offpath_journal_failed": "1 after a journal write failed: no request is accepted.",
     "offpath_journal_records_total": "Records of 160 bytes written, including by earlier processes of this lineage.",
     "offpath_journal_checkpoints_total": "Checkpoints written by this process.",
-    "offpath_journal_fill_ratio": "Records since the last checkpoint, divided by the ring's capacity.",
+    "offpath_journal_fill_ratio": "Records since the last checkpoint, divided by the ring's capacity; 0 after failure.",
 }
 """Metric → help. A daemon without a journal reports zeros."""
 
@@ -31,6 +31,6 @@ def journal_metrics(owner: Journalled) -> dict[str, tuple[str, Callable[[], floa
         "offpath_journal_failed": lambda: owner.is_read_only,
         "offpath_journal_records_total": lambda: journal.records if journal is not None else 0,
         "offpath_journal_checkpoints_total": lambda: journal.checkpoints if journal is not None else 0,
-        "offpath_journal_fill_ratio": lambda: journal.fill if journal is not None else 0,
+        "offpath_journal_fill_ratio": lambda: owner.journal.fill if owner.journal is not None else 0,
     }
     return {name: (text, give[name]) for name, text in NAMES.items()}
