@@ -266,7 +266,8 @@ class SimRequester:
     def _give_up(self) -> None:
         """The session is gone: what was in flight may have run, or not."""
         waiting = self._slots.waiters.values() if self._slots is not None else ()
-        is_idle = all(request.answer is not None or not request.job for request in waiting)
+        # The last answer of a stream that ended may wait for its slot.
+        is_idle = all(request.answer is not None or not request.job or request.ended_ns for request in waiting)
         may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away() or is_idle or self._was_removed()
         promise(may, f"{self.name} may not come back to its session")
         if self._lost is not None:

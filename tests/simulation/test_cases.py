@@ -10,6 +10,7 @@ import pytest
 from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.sched.jobs.states import LeaseState
 
 from . import worker as worker_module
 from .requesters import MS
@@ -209,6 +210,25 @@ def test_a_large_result_that_was_fetched_after_its_worker_had_ended_is_nobodys(s
     stage.until(lambda: request.is_taken)
     assert request.answer is not None
     assert (request.answer.status, request.answer.reason) == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
+
+
+def test_a_worker_that_is_to_be_killed_does_not_scrub_its_lane_when_it_is_back(stage: Stage) -> None:
+    """Its stream waits for a reply: its generator still uses the lane."""
+    world = stage.world
+    request = stage.submit(stage.requester("ada"), "small")
+    stage.until(lambda: request.is_taken)
+    (lease,) = world.daemon.requests.book.ledger.leases.values()
+    (worker,) = world.helper.workers()
+    assert worker._end is not None
+    link = world.daemon.host.lanes.links[worker.order.lease, worker.lane]
+    lease.state = LeaseState.SCRUBBING
+    scrubs = []
+    for lost in (set(), {worker.lane}):
+        lease.lost = lost
+        world.daemon.host.reattachment.scrub_again(link)
+        scrubs.append(len(worker._end.inbox))
+        worker._end.inbox.clear()
+    assert scrubs == [1, 0]
 
 
 def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ class SimWorker:
         self._since = 0, 0, world.config
         """When what runs began, how late the daemon was then, and what was in force."""
         self.is_liar = False
+        self._took_no_reply = False
+        """The daemon could not reply to an answer of its stream, and gave it up; coming back does not help."""
         world.loop.after(world.short_ns(), self.key, self._connect)
 
     @property
@@ -109,7 +111,8 @@ class SimWorker:
         """The daemon hung up on a living worker: it must have had a reason."""
         if not self.is_alive:
             return
-        world = self.world
+        world, end = self.world, self._end
+        self._took_no_reply = self._took_no_reply or (self._streams() and end is not None and end.was_full)
         has_reason = (
             world.is_daemon_dying
             or self.order.generation in world.closing
@@ -117,7 +120,7 @@ class SimWorker:
             or not self.helper.has_joined()  # a restarted daemon gave up waiting for it
             or self.order.lease not in world.daemon.requests.book.ledger.leases
             or self.is_liar
-            or (self._streams() and self._end is not None and self._end.was_full)
+            or self._took_no_reply
             or world.judge.is_renewed(self)
             or world.engine.has_lost(self._worker._lane)
             or world.judge.is_unwanted(self)  # the order to kill it may have met no helper
@@ -264,6 +267,8 @@ class SimWorker:
         end, world = self._end, self.world
         if not self._streams() or self._is_busy or self.is_liar or end is None or end.daemon_gone or end.was_full:
             return False
+        if not self._has_offered:
+            return False  # it is back, and has not repeated its answer yet
         assert self.running is not None
         ended_ns, result = self.running[0].ended_ns, self._worker._last_result
         is_read = not (end.inbox or end.daemon_end.inbox)

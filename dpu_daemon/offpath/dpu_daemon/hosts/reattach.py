@@ -218,7 +218,8 @@ class Reattachment:
         self.on_lane_back(link)
 
     def scrub_again(self, link: LaneConnection) -> None:
-        """A worker has reattached: if its lane is to be scrubbed and is not, request the scrub again."""
+        """A worker has reattached: if its lane is to be scrubbed and is not, request the scrub again. Not of a worker
+        that is to be killed: the generator of its stream still uses the lane."""
         lease = self._book.ledger.leases.get(link.lease)
-        if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed:
+        if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed | lease.lost:
             self._orders.scrub_lane(commands.ScrubLane(link.lease, link.lane, link.generation))
