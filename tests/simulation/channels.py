@@ -113,6 +113,8 @@ class HostEnd:
         self.was_full = False
         """A message to it was not sent."""
         self.daemon_gone = False
+        self.is_orphan = False
+        """The daemon's process died: it let nobody go."""
         self.wake = notify
         self.daemon_end = SimConnection(self)
 
@@ -139,6 +141,7 @@ class HostEnd:
 
     def daemon_hung_up(self) -> None:
         self.daemon_gone = True
+        self.is_orphan = self.world.is_daemon_dying
         if self.is_open:
             self.wake()
 

@@ -187,7 +187,10 @@ class SimHelper:
         except PeerGone:
             for flight in self.world.engine.flights.values():
                 helper = getattr(flight.target.owner, "lease", None) in self.instances
-                promise(not helper, f"the daemon let helper {self.pid} go, and copies to {flight.target.owner}")
+                promise(
+                    not helper or end.is_orphan,
+                    f"the daemon let helper {self.pid} go, and copies to {flight.target.owner}",
+                )
         self._scrub_and_end()
 
     def _scrub_and_end(self) -> None:
