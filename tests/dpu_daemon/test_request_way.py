@@ -47,8 +47,17 @@ def source(frame: FrameType) -> str:
     return found[1] if found else ""
 
 
+def is_of_doorbell(frame: FrameType | None) -> bool:
+    """Whether the session's doorbell is being read: timers of a slow machine may fire before."""
+    reader = "_readable", "dpu_daemon/requests/sessions.py"
+    while frame is not None and (frame.f_code.co_name, source(frame)) != reader:
+        frame = frame.f_back
+    return frame is not None
+
+
 class Way:
-    """Records each file in which a function is called, in the order of the first calls, until the policy has placed."""
+    """Records each file in which a function is called, in the order of the first calls, from the doorbell until the
+    policy has placed."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
@@ -57,7 +66,7 @@ class Way:
         self.placed: object = None
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and (name := source(frame)) and name not in self.files:
+        if event == "call" and (name := source(frame)) and name not in self.files and is_of_doorbell(frame):
             self.files.append(name)
 
     def around(self, place: Any) -> Any:
