@@ -216,8 +216,10 @@ class SimWorker:
         self._compute(rest)
 
     def share(self) -> int:
-        """R of what runs here and the daemon knows of. One that is to be killed may not be dead yet."""
+        """R of what runs here and the daemon knows of. One that is to be killed may not be dead yet; a liar may have
+        said that its stream has ended."""
         is_known = self._end is not None and not self._end.daemon_gone and not self.world.judge.is_unwanted(self)
+        is_known = is_known and not self.is_liar
         return self.running[1] if self.running is not None and is_known else 0
 
     def _finish(self, result: bytes) -> None:
