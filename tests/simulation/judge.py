@@ -129,6 +129,8 @@ class Judge:
         """Requester → until when its doorbells may be left unread: it was told to wait."""
         self._code: dict[int, int] = {}
         """Job → the revision of its helper's kernels when it was placed."""
+        self._former: dict[str, int] = {}
+        """Helper → its revision before the event that is handled, if timers place jobs before it."""
 
     # -- requests and slots ---------------------------------------------------------------------------------------
     def filled(self, request: Request) -> None:
@@ -269,7 +271,11 @@ class Judge:
             promise(result == result_of(request.kernel, request.payload), f"{request} got a wrong result")
 
     # -- what the book heard and said -----------------------------------------------------------------------------
-    def book_heard(self, event: events.Event) -> None:
+    def book_heard(self, event: events.Event, now_ns: int) -> None:
+        ledger = self._world.daemon.requests.book.ledger
+        # Timers that are due place jobs before the event is looked at.
+        is_later = isinstance(event, events.KernelsReloaded) and ledger.timers.are_due(now_ns)
+        self._former = {name: helper.revision for name, helper in ledger.helpers.by_name.items()} if is_later else {}
         if isinstance(event, events.StackSubmitted | events.SequenceSubmitted):
             event = event.submitted
         if isinstance(event, events.JobSubmitted):
@@ -318,7 +324,8 @@ class Judge:
                 place = lease.generation, command.lane
                 if self._placed.get(job) != place:  # else its batch is closed up where it is
                     self._placed[job] = place
-                    self._code[job] = ledger.helpers.by_name[lease.view.helper].revision
+                    name = lease.view.helper
+                    self._code[job] = self._former.get(name, ledger.helpers.by_name[name].revision)
 
     def lied_about(self, request: Request) -> None:
         """What its worker says of its launch is worth nothing."""

@@ -113,6 +113,9 @@ class Sequences:
             sequence.state["last"] = None
             return
         promise(options.sequence_id > 0, f"{request} is of no sequence and runs as one")
+        lease = world.daemon.requests.book.ledger.leases.get(worker.order.lease)
+        if lease is None or worker.lane in lease.lost:
+            return  # it is about to be killed, and what it still had before it was answered long ago
         line, start = self._lines[_key(request)], bool(options.sequence_start)
         told = sequence.id, sequence.is_start, sequence.is_end
         promise(told == (options.sequence_id, start, bool(options.sequence_end)), f"{request} runs as {told}")

@@ -213,7 +213,7 @@ class World:
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
             self.may_be_killed("before anything of an event is journalled")
-            self.judge.book_heard(event)
+            self.judge.book_heard(event, now_ns)
             if isinstance(event, events.KernelsReloaded) and self.happens("daemon_killed_reloading"):
                 kill_soon()
             said = handle(event, now_ns)
