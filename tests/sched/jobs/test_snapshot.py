@@ -20,7 +20,8 @@ from offpath.sched.jobs.snapshot import restore, schema, snapshot
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.plain import from_plain, own_hints
 
-from .book_harness import ADA, HALF, SETTINGS, SMALL, BookHarness
+from ..gpus import a100
+from .book_harness import ADA, HALF, KERNELS, SETTINGS, SMALL, BookHarness
 from .world import World, drive
 
 SEEDS = {"quick": 12, "ci": 60, "full": 600}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
@@ -49,6 +50,7 @@ def test_a_book_restored_at_any_moment_gives_the_same_commands_from_there_on(see
         assert book.handle(event, now_ns) == due + commands
         due = ()
     assert restored
+    assert snapshot(book) == snapshot(world.book)
 
 
 def with_many_kinds(jobs: int, *, kernel: int = SMALL, room: int = 0) -> BookHarness:
@@ -82,6 +84,28 @@ def test_of_more_kinds_than_a_forecast_reads_it_reads_the_same_ones_after_a_rest
     assert answered_alike(with_many_kinds(600, room=1), late) is EndReason.DEADLINE_UNREACHABLE
     full = events.JobSubmitted(9_000, ADA, 9_000, SMALL, 0, 0, 0, 0, False)
     assert answered_alike(with_many_kinds(600, kernel=HALF), full) is EndReason.TENANT_QUEUE_FULL
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        events.KernelsReloaded(2, KERNELS[1:], 1),
+        events.KernelsReloaded(1, (events.Kernel(SMALL, 28, models=((a100().model, 28),)), *KERNELS[1:]), 1),
+    ],
+    ids=["only one helper has it", "it needs more"],
+)
+def test_jobs_that_a_reload_moves_are_counted_in_the_same_order_after_a_restore(change: events.KernelsReloaded) -> None:
+    """A restored queue holds the same jobs in the same order of turns, but not in the same order in memory."""
+    harness = BookHarness((TenantSpec("ada", max_share=28),))
+    if change.helper == 2:
+        harness.send(0, events.HelperJoined(2, (a100("other/gpu"),), KERNELS, "process 2", "other"))
+    for job, priority in enumerate((0, 0, 0, 0, 1, 2)):
+        harness.submit(1, job + 1, priority=priority)
+    again = through_json(harness.book)
+    moved = snapshot(harness.book)
+    for book in (harness.book, again):
+        book.handle(change, 2 * MS)
+    assert snapshot(again) == snapshot(harness.book) != moved
 
 
 def test_a_snapshot_whose_queues_are_not_what_its_tenant_counts_is_refused() -> None:

@@ -51,7 +51,7 @@ class Kernels:
         """Queued jobs need what their kernels need now: they were accepted under what a former helper stated. R of a
         kernel without a table of models stays as accepted, unless it was a gang's and is now a part, or the reverse."""
         for tenant in self._ledger.tenants.values():
-            for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
+            for job in _queued(tenant):
                 if (demand := self.renewed(job, tenant)) is not None:
                     tenant.went(job)
                     job.attempt += 1  # before `removed`: its entry in the former queue is void
@@ -120,7 +120,7 @@ class Kernels:
     def _sort(self, tenant: Tenant, now_ns: int) -> None:
         """Move jobs into the queues of the helpers that have their kernels, and set the others aside."""
         served, only_on = self._ledger.kernels, self._ledger.helpers.only_on
-        queued = [job for queue in tenant.queues.values() for job in queue.waiting()]
+        queued = _queued(tenant)
         away = [job for job in queued if job.kernel not in served]
         staying = [job for job in queued if job.kernel in served]
         moving = [job for job in staying if job.demand.helpers != only_on.get(job.kernel, ())]
@@ -135,7 +135,7 @@ class Kernels:
             job.demand = replace(job.demand, helpers=only_on.get(job.kernel, ()))
             del tenant.stranded[job.job]
             tenant.came(job)
-        for job in sorted(away, key=lambda job: job.job):
+        for job in away:
             tenant.went(job)
             tenant.stranded[job.job] = job
         tenant.queues.clear()
@@ -163,3 +163,9 @@ class Kernels:
         for job in [job for job in ledger.jobs.values() if job.state is JobState.QUEUED and job.kernel in numbers]:
             if job.state is JobState.QUEUED:  # the end of another of its sequence may have ended it
                 self._end(job, JobState.CANCELLED, EndReason.KERNEL_GONE, now_ns)
+
+
+def _queued(tenant: Tenant) -> list[Job]:
+    """Its jobs in queues by number: a restored heap holds the same jobs in another order, and the counts of jobs that
+    move keep the order in which they are counted."""
+    return sorted((job for queue in tenant.queues.values() for job in queue.waiting()), key=lambda job: job.job)
