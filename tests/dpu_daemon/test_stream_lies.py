@@ -151,6 +151,16 @@ def test_an_answer_after_the_end_is_answered_with_a_stop(stream: Streamed) -> No
     stream.lane.send(result(stream.launch, status=host.RESULT_STOPPED, number=1))
 
 
+def test_an_answer_after_the_order_to_stop_costs_the_worker_its_lane(stream: Streamed) -> None:
+    """The request has not ended yet, and waits for the end of its kernel."""
+    stream.answer(result_bytes=2 * MIB + 1, is_inline=False, inline=b"", tensors=b"")
+    assert stream.proceed().is_stop
+    stream.number = 0
+    stream.answer()
+    assert stream.fake.hear(stream.lane) is None
+    assert stream.end() == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
+
+
 def test_an_answer_of_a_stream_for_a_request_that_wants_one_costs_the_worker_its_lane(cluster: Cluster) -> None:
     with FakeHost(cluster) as fake, cluster.connect("ada", slots=1) as requester:
         fake.join()

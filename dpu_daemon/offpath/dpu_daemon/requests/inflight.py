@@ -31,17 +31,21 @@ class Stream:
     """A request's stream of answers. ``written``: the number of the last one in the requester's memory, 0 before the
     first; None: not known after a restart. ``is_taken``: the requester took it, and the slot has room.
 
-    ``link``: the worker that waits for the reply to its answer ``number``. ``waiting``: that answer, while it is not
+    ``link``: the worker that waits for the reply to its answer ``number``; ``stopped``: the one that was told to stop.
+    ``waiting``: that answer, while it is not
     known whether the one before was taken. ``is_coming``: it is being copied into the slot. ``is_restored``: after a
     restart, until the worker reports. ``failed``: how the request ends although its worker sees nothing wrong, with
     ``text``."""
 
-    __slots__ = ("failed", "is_coming", "is_restored", "is_taken", "link", "number", "text", "waiting", "written")
+    __slots__ = (
+        "failed", "is_coming", "is_restored", "is_taken", "link", "number", "stopped", "text", "waiting", "written",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.written: int | None = 0
         self.is_taken = True
         self.link: LaneConnection | None = None
+        self.stopped: LaneConnection | None = None
         self.number = 0
         self.waiting: Result | None = None
         self.is_coming = False

@@ -69,6 +69,8 @@ class Streams:
             raise HostMessageError("no_stream", str(result.job))
         if stream.link is link:
             raise HostMessageError("second_result", str(result.job))
+        if stream.stopped is link:  # or it could go on for ever, in the place of its end
+            raise HostMessageError("stopped", str(result.job))
         unpack_tensors(result.tensors, result.result_bytes)  # a requester that cannot read it could not take it
         is_restored, stream.is_restored = stream.is_restored, False
         is_repeated = is_restored and result.number == stream.written
@@ -210,6 +212,7 @@ class Streams:
     def _stop(self, ref: JobRef, stream: Stream) -> None:
         link, stream.link = stream.link, None
         if link is not None:
+            stream.stopped = link
             self._reply(link, ref.job, stream.number, is_stop=True)
 
     def _reply(self, link: LaneConnection, job: int, number: int, *, is_stop: bool) -> None:
