@@ -114,7 +114,7 @@ class SimWorker:
         world, end = self.world, self._end
         self._took_no_reply = self._took_no_reply or (self._streams() and end is not None and end.was_full)
         has_reason = (
-            world.is_daemon_dying
+            (end is not None and end.is_orphan)
             or self.order.generation in world.closing
             or self.helper.is_cut_off()
             or not self.helper.has_joined()  # a restarted daemon gave up waiting for it
@@ -168,9 +168,11 @@ class SimWorker:
         world = self.world
         launch = host.parse_launch(message)
         promise(self.running is None or self.is_liar, f"{self} gets a launch while a kernel runs")
-        is_served = launch.kernel_id in self._worker._kernels
-        promise(is_served, f"{self} gets a launch of kernel {launch.kernel_id}, which its helper does not serve")
         request = world.judge.launch_came(self, launch.job, launch.generation)
+        if launch.kernel_id not in self._worker._kernels:
+            is_known = self.helper.has_joined() or not world.deaths or self.revision <= self._known_revision()
+            promise(not is_known, f"{self} gets a launch of kernel {launch.kernel_id}, which its helper does not serve")
+            world.judge.lied_about(request)  # it fails, and meets no kernel
         world.log("%s starts job %s: %s", self, launch.job, request)
         self._last = request
         if world.happens("worker_dies"):
@@ -183,6 +185,11 @@ class SimWorker:
         world.judge.share_used(self, sum(w.share() for w in self.helper.workers_of(self.order.lease)), alpha)
         self._seen = self._worker._lane.read(0, launch.payload_bytes)
         self._compute(lambda: self._finish(result))
+
+    def _known_revision(self) -> int:
+        """Of the kernels of its helper: the daemon may have been killed before it read of the last ones."""
+        known = self.world.daemon.requests.book.ledger.helpers.by_name.get(self.helper.name)
+        return known.revision if known is not None else 0
 
     def _compute(self, then: Callable[[], None]) -> None:
         """What was computed at once takes its time."""
