@@ -227,6 +227,7 @@ ENTRIES: Final = (
         ("proceed", "not a reply to an answer of a stream, or a reserved byte is set", _HELPER),
         ("no_stream", "an answer of a stream for a request that wants none", _HELPER),
         ("answer_number", "an answer of a stream that is not the next one, or an end after other answers", _HELPER),
+        ("stopped", "an answer of a stream that was told to stop", _HELPER),
         ("last_answer", "the end of a stream has a result of its own", _HELPER),
         ("length", "its length and its number of arrays disagree", _HELPER),
         ("inline_length", "its length and its inline part disagree", _HELPER),
