@@ -14,18 +14,26 @@ from hypothesis import HealthCheck, settings
 
 from offpath.bindings.build import compiled
 
-from . import workers
+from . import durations, workers
+from .sizes import SIZE, sized
+from .suites import recorder
+from .suites.table import in_fast_tier, suite_of
 
-SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
+SUITE = os.environ.get("OFFPATH_TEST_SUITE", "")
+"""Run the tests of this suite (``tests/suites.toml``) and no others."""
+IS_TIER = os.environ.get("OFFPATH_TEST_TIER") == "1"
+"""No test was named: what only slow suites run is left out."""
 SAMPLE = os.environ.get("OFFPATH_TEST_SAMPLE", "")
 """``SEED COUNT``: of the selected tests only so many, drawn by the seed."""
 
 _SLOW_MACHINE = [HealthCheck.too_slow]  # two shared cores: time says nothing about the strategy
 settings.register_profile(
-    "quick", max_examples=20, deadline=None, derandomize=True, suppress_health_check=_SLOW_MACHINE
+    SIZE,
+    max_examples=sized(quick=20, fast=25, slow=100, full=2_000),
+    deadline=None,
+    derandomize=SIZE != "full",
+    suppress_health_check=_SLOW_MACHINE,
 )
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=_SLOW_MACHINE)
-settings.register_profile("full", max_examples=2_000, deadline=None, suppress_health_check=_SLOW_MACHINE)
 settings.load_profile(SIZE)
 
 
@@ -84,12 +92,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.nodeid.startswith(where) for where in _SLOW):
             item.add_marker(pytest.mark.slow)
-    left_out = {"quick": {"slow", "full"}, "ci": {"full"}, "full": set()}[SIZE]
-    out = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
-    if out:
-        config.hook.pytest_deselected(items=out)
-        gone = set(out)
-        items[:] = [item for item in items if item not in gone]
+    kept = [item for item in items if _is_chosen(item)]
+    if len(kept) < len(items):
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
     if SAMPLE:
         seed, count = SAMPLE.split()
         chosen = set(Random(seed).sample(range(len(items)), min(int(count), len(items))))
@@ -99,33 +106,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         workers.order(items)
 
 
-# -- workers (see `workers`) --------------------------------------------------------------------------------------
+def _is_chosen(item: pytest.Item) -> bool:
+    """Whether the size and the suite of this run have this test."""
+    if SUITE:
+        if suite_of(item.nodeid).name != SUITE:
+            return False
+    elif IS_TIER and not in_fast_tier(item.nodeid):
+        return False
+    left_out = sized(quick={"slow", "full"}, fast={"full"}, slow={"full"}, full=set[str]())
+    return not any(item.get_closest_marker(name) for name in left_out)
+
+
+# -- workers (see `workers`) and times (see `durations`) -------------------------------------------------------------
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts the workers makes their folder."""
-    if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
-        workers.open_folder()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """And removes it."""
-    if not hasattr(config, "workerinput"):
-        workers.close_folder()
+    """Times are those of whole tiers; a suite's and a single test's are in their own records."""
+    if progress := os.environ.get("OFFPATH_TEST_PROGRESS"):
+        recorder.register(config, Path(progress))
+    if IS_TIER and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Clock(), "offpath-durations")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Whole units instead of single tests."""
+    """Whole files instead of single tests."""
     return workers.scheduler(config, log)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """What measures waits until it is alone."""
-    if hasattr(item.config, "workerinput") and workers.unit_of(item.nodeid) == "alone":
-        workers.wait_alone(item.config.workerinput["workerid"], item.config.workerinput["workercount"])
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker that has ended leaves the machine to the other."""
-    if hasattr(session.config, "workerinput"):
-        workers.has_ended(session.config.workerinput["workerid"])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SIZE
+from .sizes import SIZE
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUND_S = 6000.0 if SIZE == "full" else 3600.0  # the first use makes the image

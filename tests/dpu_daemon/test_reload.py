@@ -23,6 +23,7 @@ from offpath.dpu_daemon.config.files import file_faults
 from offpath.dpu_daemon.operation.reload import Reloader
 from offpath.host_helper import RequestFailed, connect
 
+from ..sizes import sized
 from ..support.certificates import Authority
 from ..support.cluster import TIMEOUT, Cluster, free_port
 from ..support.clusters import NARROW, Make, first_pid, seconds
@@ -31,7 +32,7 @@ from ..support.toml import to_toml
 
 pytestmark = pytest.mark.slow
 RELOADS = 100
-PACE = {"quick": 5, "ci": 25, "full": 1_000}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
+PACE = sized(quick=5, fast=6, slow=25, full=1_000)
 """Requests of a witness between two reloads."""
 
 

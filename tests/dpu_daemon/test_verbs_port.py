@@ -24,7 +24,7 @@ from offpath.dpu_daemon.ingress.verbs_acceptor import HOLD_S
 from offpath.host_helper import Rdma, Requester
 from offpath.host_helper.negotiate import Negotiation, connect_to
 
-from ..conftest import SIZE
+from ..sizes import SIZE
 from ..support.certificates import Authority
 from ..support.cluster import Cluster
 from ..support.processes import until

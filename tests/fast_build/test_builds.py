@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.fast import BUILD_S, builds, environment, fast_python, needs_the_scripts
 from ..support.sources import ROOT
 from .modules import modules
@@ -20,8 +20,8 @@ pytestmark = [
     pytest.mark.not_fast("it starts the fast build itself"),
     needs_the_scripts(),
 ]
-SEEDS = {"quick": 5, "ci": 100, "full": 1_000}[SIZE]
-LIVES = {"quick": 2, "ci": 20, "full": 200}[SIZE]
+SEEDS = sized(quick=5, fast=25, slow=100, full=1_000)
+LIVES = sized(quick=2, fast=5, slow=20, full=200)
 
 
 @pytest.fixture(scope="module")

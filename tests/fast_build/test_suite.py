@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.fast import environment, fast_python, needs_the_scripts
 from ..support.sources import ROOT, product
 from .modules import modules
@@ -23,7 +23,7 @@ REACHED: Final = (
     "tests/plugins", "tests/fuzz", "tests/cli", "tests/host_helper",
 )  # fmt: skip
 """Where tests run compiled code."""
-COUNT: Final = {"quick": 30, "ci": 80, "full": 400}[SIZE]
+COUNT: Final = sized(quick=30, fast=30, slow=80, full=400)
 SAMPLE_S: Final = 1_200
 WHOLE_S: Final = 4 * 3_600
 LONG: Final = "tests/simulation/test_simulation.py", "tests/kills", "tests/sched/jobs/test_book_properties.py"

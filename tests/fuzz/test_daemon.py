@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.certificates import Authority
 from ..support.cluster import free_port
 from ..support.processes import until
 from ..support.siege import Siege
 from .attack import CODES, Attack
 
-MESSAGES = {"quick": 1_000, "ci": 10_000, "full": 100_000}[SIZE]
+MESSAGES = sized(quick=1_000, fast=2_500, slow=10_000, full=100_000)
 WARM_UP = 4_000
 MIB = 1 << 20
 SEED = 20_261_121

@@ -22,7 +22,7 @@ from offpath.bindings.wire import control, host
 from offpath.host_helper import RequestFailed
 from offpath.host_helper.pending import Pending
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.cluster import MIB, TIMEOUT, Cluster
 from ..support.fakehost import FakeHost, decode, result
 from ..support.processes import until
@@ -30,7 +30,7 @@ from .engine import corpus
 from .mutate import RESULT, json_mutation, spoil, struct_mutation
 from .targets import words_of
 
-ROUNDS = {"quick": 20, "ci": 100, "full": 3_000}[SIZE]
+ROUNDS = sized(quick=20, fast=25, slow=100, full=3_000)
 SEED = 20_261_121
 TENANTS = [f"t{n}" for n in range(7)]
 """A tenant whose lease failed waits a second for its next: with seven there is mostly one whose turn it is."""

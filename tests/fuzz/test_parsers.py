@@ -14,7 +14,7 @@ import pytest
 from offpath.bindings.wire import control, fields, negotiating
 
 from ..bindings.wire.test_protocol_doc import TABLES
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.evidence import keep
 from ..support.processes import BOUND_S, quickest
 from ..support.sources import ROOT
@@ -23,7 +23,7 @@ from .growth import MOST_GROWTH, PAUSE_S, TRIES, Measured, growth, least_ns
 from .target import SLOWNESS, Target
 from .targets import targets
 
-INPUTS = {"quick": 2_000, "ci": 20_000, "full": 1_000_000}[SIZE]
+INPUTS = sized(quick=2_000, fast=5_000, slow=20_000, full=1_000_000)
 SEED = 20_261_121
 NAMES = sorted(path.stem for path in CORPUS.glob("*.jsonl"))
 

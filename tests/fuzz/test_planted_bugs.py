@@ -10,13 +10,13 @@ from types import ModuleType
 
 import pytest
 
-from ..conftest import SIZE
+from ..sizes import sized
 from .engine import Finding, corpus, search
 from .target import Modules
 from .targets import targets
 
-INPUTS = {"quick": 40_000, "ci": 40_000, "full": 200_000}[SIZE]
-SEEDS = {"quick": 1, "ci": 1, "full": 5}[SIZE]
+INPUTS = sized(quick=40_000, fast=40_000, slow=40_000, full=200_000)
+SEEDS = sized(quick=1, fast=1, slow=1, full=5)
 
 BUGS = [
     # parser, module, the line, what it becomes

@@ -22,10 +22,10 @@ from offpath.bindings.wire import collab_admin
 from offpath.cli.local.collab_controller import CollabController
 from offpath.host_helper.collab.settings import VARIABLE
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.processes import until
 
-KILLS = {"quick": 2, "ci": 8, "full": 100}[SIZE]
+KILLS = sized(quick=2, fast=2, slow=8, full=100)
 DEVICES = 6
 DEMAND = {"a": 2, "b": 2, "c": 2}
 """As many as there are devices: with fewer, the policy would starve the last job, which has the same demand."""

@@ -22,10 +22,10 @@ import pytest
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import collab_admin
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.collab import Controller, configuration, message
 
-KILLS = {"quick": 2, "ci": 8, "full": 100}[SIZE]
+KILLS = sized(quick=2, fast=2, slow=8, full=100)
 DEVICES = 400
 DEMAND = {"a": 7, "b": 4}
 DAY_MS = 86_400_000

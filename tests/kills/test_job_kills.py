@@ -19,14 +19,14 @@ from offpath.bindings.wire import work_admin
 from offpath.cli.local.job_manager import ENDED, JobManager
 from offpath.cli.local.slurm_cluster import SlurmCluster
 
-from ..conftest import SIZE
+from ..sizes import SIZE, sized
 from ..support.evidence import keep
 from ..support.processes import BOUND_S, until
 from ..support.slurm import manager_on, slurm_cluster
 
 SEED = 2_122
 VICTIMS = ("job manager", "slurmctld", "slurmd")
-KILLS = {"quick": 3, "ci": 6, "full": 100}[SIZE]
+KILLS = sized(quick=3, fast=3, slow=6, full=100)
 GPUS = (1, 1, 2, 3, 4) if SIZE == "full" else (1, 1, 2, 4)
 """Of a job. 3 are two components in Slurm: when a kill meets their launch, srun retries for over two minutes."""
 MOMENT_S = 3.0
@@ -134,7 +134,7 @@ def unfinished(manager: JobManager, slurm: SlurmCluster) -> list[str]:
 
 def test_the_sweep_is_as_large_as_it_says() -> None:
     counts = Counter(victims(Random(SEED)))
-    assert sum(counts.values()) >= {"quick": 3, "ci": 6, "full": 100}[SIZE]
+    assert sum(counts.values()) >= sized(quick=3, fast=3, slow=6, full=100)
     assert set(counts) == set(VICTIMS)
     assert max(counts.values()) - min(counts.values()) <= 1
 

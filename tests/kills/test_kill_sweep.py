@@ -16,8 +16,8 @@ import pytest
 from offpath.bindings.faults import POINTS
 from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
 
-from ..conftest import SIZE
 from ..host_helper.migd.rig import Migd
+from ..sizes import SIZE, sized
 from ..support.evidence import keep
 from ..support.gpu_machine import Machine
 from ..support.processes import until
@@ -25,13 +25,13 @@ from .sweep import Books, Node, balance, percentiles
 
 SEED = 2_611
 VICTIMS = ("worker", "helper", "requester", "daemon")
-MOMENTS = {"quick": 1, "ci": 3, "full": 50}[SIZE]
+MOMENTS = sized(quick=1, fast=1, slow=3, full=50)
 """Of each victim. With the fault points below CI kills 20 times."""
-SAMPLE = {"quick": 1, "ci": 2, "full": 10}[SIZE]
+SAMPLE = sized(quick=1, fast=1, slow=2, full=10)
 """Of each victim, with other carriers."""
-GPU_SAMPLE = {"quick": 1, "ci": 1, "full": 5}[SIZE]
+GPU_SAMPLE = sized(quick=1, fast=1, slow=1, full=5)
 """Of each victim and of migd, on emulators of NVIDIA's libraries."""
-POINTS_IN_CI = 8
+SLOW_POINTS = 8
 LATEST = {
     # How many visits of a point a run of some seconds has at the least.
     "journal.append": 2000, "journal.torn": 2000, "journal.checkpoint": 2, "daemon.handle": 800,
@@ -51,13 +51,13 @@ def chosen_points() -> list[str]:
     points = sorted(HERE)
     if SIZE == "full":
         return points
-    return sorted(Random(SEED).sample(points, POINTS_IN_CI if SIZE == "ci" else 2))
+    return sorted(Random(SEED).sample(points, sized(quick=2, fast=2, slow=SLOW_POINTS, full=len(points))))
 
 
 def test_the_sample_is_as_large_as_it_says() -> None:
     assert set(LATEST) == HERE
     kills = MOMENTS * len(VICTIMS) + len(chosen_points())
-    assert kills >= {"quick": 6, "ci": 20, "full": 220}[SIZE]
+    assert kills >= sized(quick=6, fast=6, slow=20, full=220)
 
 
 def unused(identity: InstanceIdentity) -> Any:

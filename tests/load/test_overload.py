@@ -23,7 +23,7 @@ import pytest
 from offpath.bindings.memory.slots import slot_stride
 from offpath.dpu_daemon.requests.request_stats import ENDED_KEPT
 
-from ..conftest import SIZE
+from ..sizes import sized
 from ..support.cluster import Cluster
 from ..support.crowd_main import SIZES
 from ..support.evidence import keep
@@ -33,13 +33,13 @@ TENANTS = [f"t{n:02}" for n in range(16)]
 FLOODER = TENANTS[0]
 SLOTS, MAX_JOBS, LANES = 16, 2, 2
 LANE_BYTES = 64 << 10
-ROUNDS = {"quick": 1, "ci": 3, "full": 3}[SIZE]
+ROUNDS = sized(quick=1, fast=1, slow=3, full=3)
 MOST_ROUNDS = 4 * ROUNDS
 """Other work on the machine spoils some rounds, a fault spoils all: ``ROUNDS`` in a row within the bars are enough."""
 BARS: dict[str, tuple[float, float]] = {
     "goodput_over_peak": (0.9, math.inf), "p99_over_unloaded": (0, 3), "victims_kept": (0.9, math.inf)
 }  # fmt: skip
-BLOCK_S = {"quick": 1.0, "ci": 1.5, "full": 5.0}[SIZE]
+BLOCK_S = sized(quick=1.0, fast=1.0, slow=1.5, full=5.0)
 BUDGET_PER_REQUEST = 4096
 BUDGET_PER_ENDED = 1024
 BUDGET_FIXED = 2 << 20

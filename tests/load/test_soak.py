@@ -15,13 +15,13 @@ from random import Random
 
 import pytest
 
-from ..conftest import SIZE
+from ..sizes import SIZE, sized
 from ..support.cluster import Cluster, pids_of
 from ..support.evidence import keep
 from ..support.processes import Process, until
 
 TENANTS = ("ada", "bob", "eve", "joe")
-SOAK_S = float(os.environ.get("OFFPATH_SOAK_S") or {"quick": 10, "ci": 60, "full": 3600}[SIZE])
+SOAK_S = float(os.environ.get("OFFPATH_SOAK_S") or sized(quick=10, fast=15, slow=60, full=3600))
 SAMPLE_S = 5.0
 WARM_UP = 1 / 6
 """Of the time: layouts are cached, the allocator finds its level, each tenant has had each lease."""

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-from ..support.evidence import keep
-from ..support.unchanged import digest, is_unchanged, passed
-from ..workers import hunters
 
 ROOT = Path(__file__).resolve().parents[2]
 BUGS = Path(__file__).with_name("bugs")
@@ -88,34 +80,6 @@ def hunt(patch: Path, folder: Path, most: int) -> Hunt:
     lines = done.stdout.splitlines()
     tried: int = json.loads(lines[-1])["schedules"]
     return Hunt(patch.stem, tried, lines[0] if done.returncode else None)
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """All patches of one simulation. ``most``: schedules per patch; ``sample``: patches that are hunted where no
-    file of ``hunted_in`` has changed since all of them were found; ``evidence``: the file of the results."""
-
-    name: str
-    evidence: str
-    most: int
-    sample: int
-    hunted_in: tuple[str, ...]
-    hunt: Callable[[Path, Path, int], Hunt]
-
-    def run(self, patches: list[Path], folder: Path) -> None:
-        """Hunt ``patches``, or a sample drawn by the hash. Raises: AssertionError: one was not found."""
-        is_sample = is_unchanged(self.name, *self.hunted_in)
-        if is_sample:
-            patches = random.Random(digest(*self.hunted_in)).sample(patches, self.sample)
-        with ThreadPoolExecutor(hunters()) as pool:
-            hunts = list(pool.map(lambda patch: self.hunt(patch, folder, self.most), patches))
-        lines = [f"{found.name:52} {found.tried:5}  {found.said or 'NOT FOUND'}"[:160] for found in hunts]
-        median = statistics.median(found.tried for found in hunts)
-        lines.append(verdict := f"{len(hunts)} planted bugs; median {median:g} schedules")
-        assert [found.name for found in hunts if found.said is None] == [], "\n".join(lines)
-        if not is_sample:
-            keep(self.evidence, "\n".join(lines))
-            passed(self.name, verdict, *self.hunted_in)
 
 
 def hunt_moments(patch: Path, folder: Path) -> str | None:

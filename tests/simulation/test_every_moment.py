@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ..suites.hunts import due, unit
 from .moments import BLOWS, SCENES, struck
 from .planted import hunt_moments, rare_patches
 from .world import World
 
+SUITE = "planted-node"
 LEAST = 40
 """Moments of a life; a life that is shorter shows nothing."""
 
@@ -25,6 +27,10 @@ def test_a_short_life_struck_at_each_of_its_moments_keeps_every_promise(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patch", rare_patches("Blow: "), ids=lambda patch: patch.stem)
-def test_a_bug_too_rare_for_drawn_schedules_shows_at_some_moment(patch: Path, tmp_path: Path) -> None:
-    assert hunt_moments(patch, tmp_path)
+@pytest.mark.parametrize("patch", due(SUITE, rare_patches("Blow: "), 1), ids=lambda patch: patch.stem)
+def test_a_bug_too_rare_for_drawn_schedules_shows_at_some_moment(
+    patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    said = hunt_moments(patch, tmp_path)
+    assert said
+    record_property(*unit(patch, said[:160]))

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ..conftest import SIZE
-from .planted import ROLES, ROOT, Campaign, PatchFailed, apply, hunt, hunt_case, patches, places, rare_patches
+from ..sizes import sized
+from ..suites.hunts import due, unit
+from .planted import ROLES, ROOT, PatchFailed, apply, hunt, hunt_case, patches, places, rare_patches
 
-MOST = {"quick": 1_200, "ci": 2_000, "full": 5_000}[SIZE]
+SUITE = "planted-node"
+MOST = sized(quick=1_200, fast=2_000, slow=2_000, full=5_000)
 """Schedules: the bug that is hardest to find shows itself about seed 1 000. Which seed finds a bug is luck, and moves
 with every draw that a world makes."""
 LEAST = 50
-
-
-SAMPLE = 8
-"""Patches that are hunted where nothing has changed since all of them were found (`unchanged`)."""
-HUNTED_IN = ("bindings", "dpu_daemon", "host_helper", "sched", "tests/simulation", "tests/support/advisors.py")
+SAMPLE = 4
+"""Patches that are hunted though it is known that they are found (`due`)."""
 
 
 @pytest.mark.not_fast("it runs patched copies of the sources")
 @pytest.mark.slow
-def test_the_simulation_finds_every_planted_bug(tmp_path: Path) -> None:
-    """Or a sample of them where nothing has changed since all of them were found."""
-    chosen = patches()
-    assert len(chosen) >= LEAST
-    Campaign("simulation", "planted.txt", MOST, SAMPLE, HUNTED_IN, hunt).run(chosen, tmp_path)
+@pytest.mark.parametrize("patch", due(SUITE, patches(), SAMPLE), ids=lambda patch: patch.stem)
+def test_the_simulation_finds_every_planted_bug(
+    patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    found = hunt(patch, tmp_path, MOST)
+    assert found.said is not None, f"not found in {found.tried} schedules"
+    record_property(*unit(patch, f"{found.tried} schedules: {found.said}"[:160]))
 
 
 @pytest.mark.not_fast("it runs patched copies of the sources")
 @pytest.mark.slow
-@pytest.mark.parametrize("patch", rare_patches("Case: "), ids=lambda patch: patch.stem)
-def test_a_bug_too_rare_for_drawn_schedules_shows_in_a_written_case(patch: Path, tmp_path: Path) -> None:
-    assert hunt_case(patch, tmp_path)
+@pytest.mark.parametrize("patch", due(SUITE, rare_patches("Case: "), 1), ids=lambda patch: patch.stem)
+def test_a_bug_too_rare_for_drawn_schedules_shows_in_a_written_case(
+    patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    said = hunt_case(patch, tmp_path)
+    assert said
+    record_property(*unit(patch, said[:160]))
+
+
+def test_there_are_planted_bugs_enough() -> None:
+    assert len(patches()) >= LEAST
 
 
 def test_every_planted_bug_fits_the_code() -> None:

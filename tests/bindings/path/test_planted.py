@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from ...conftest import SIZE
+from ...sizes import SIZE
 from ...support.sources import ROOT
 from .built import compiled
 

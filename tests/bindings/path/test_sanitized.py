@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ...support.sources import ROOT
 from .built import compiled, hook
 
 pytestmark = pytest.mark.not_fast("it makes records of wrong types, which a compiled class refuses")
 
-INPUTS = {"quick": 2_000, "ci": 5_000, "full": 100_000}[SIZE]
+INPUTS = sized(quick=2_000, fast=2_000, slow=5_000, full=100_000)
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
 
 

@@ -14,12 +14,12 @@ from offpath.bindings import native, twins
 from offpath.bindings.wire.header import RequestHeader, Tensor, pack_request, pack_tensors
 from offpath.dpu_daemon.durability.journal import native as journal
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ...support.evidence import keep
 from .built import compiled, loaded
 from .sweep import PARTS, compare, outcome
 
-INPUTS = {"quick": 5_000, "ci": 20_000, "full": 1_000_000}[SIZE]
+INPUTS = sized(quick=5_000, fast=5_000, slow=20_000, full=1_000_000)
 SEED = 20_261_123
 HEADER_CODES = {
     "magic", "version", "too_many_tensors", "crc", "reserved", "dtype", "dims", "tensor_bytes", "tensor_bounds",

@@ -29,7 +29,7 @@ from offpath.bindings.verbs.fabric import Seal
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import PSN_MASK, QueuePair
 
-from ...conftest import SIZE
+from ...sizes import SIZE
 from .attackers import BOUND_S, LANDING_BYTES, Attacker, Bare, Seat, Shot, Victim
 
 pytestmark = pytest.mark.rdma

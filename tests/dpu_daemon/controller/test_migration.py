@@ -15,7 +15,7 @@ from offpath.cli.local.ina_cluster import InaCluster
 from offpath.cli.local.switches import Switches
 from offpath.sched.topology import imported
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ...support.evidence import keep
 from ...support.ina_ranks import FakeJob
 from ...support.processes import until
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 WORDS = "leaf-spine:2x1x2"
 TOPOLOGY = imported.regular(WORDS)
 HOSTS, SWITCHES = TOPOLOGY.names[: TOPOLOGY.hosts], TOPOLOGY.names[TOPOLOGY.hosts :]
-ROUNDS = {"quick": 2, "ci": 5, "full": 50}[SIZE]
+ROUNDS = sized(quick=2, fast=2, slow=5, full=50)
 LONGEST_S = 1.0
 
 

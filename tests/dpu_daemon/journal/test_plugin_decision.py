@@ -20,13 +20,13 @@ from offpath.sched.jobs.commands import Command
 from offpath.sched.jobs.settings import BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import snapshot
 
-from ...conftest import SIZE
 from ...sched.gpus import a100
 from ...sched.jobs.world import World
+from ...sizes import SIZE, sized
 from ...support.advisors import Hosted
 from .writing import BOOT, Bytes, reopened
 
-SEEDS = {"quick": 5, "ci": 40, "full": 1_000}[SIZE]
+SEEDS = sized(quick=5, fast=10, slow=40, full=1_000)
 LANES = 200
 
 

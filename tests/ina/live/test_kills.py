@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ...support.evidence import keep
 
 pytest.importorskip("torch")
 
 from .campaign import JOBS, PADDING_S, Found, campaign
 
-KILLS = {"quick": (1, 5), "ci": (1, 20), "full": (5, 40)}[SIZE]
+KILLS = sized(quick=(1, 5), fast=(1, 5), slow=(1, 20), full=(5, 40))
 """Clusters of two trainings, kills in each."""
-RANK_KILLS = {"quick": 1, "ci": 2, "full": 10}[SIZE]
+RANK_KILLS = sized(quick=1, fast=1, slow=2, full=10)
 
 
 @pytest.mark.slow

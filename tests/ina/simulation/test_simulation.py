@@ -9,11 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from ...conftest import SIZE
 from ...simulation.planted import ROOT
+from ...sizes import sized
 from ...support.evidence import keep
 
-SCHEDULES = {"quick": 100, "ci": 5_000, "full": 100_000}[SIZE]
+SCHEDULES = sized(quick=100, fast=500, slow=5_000, full=100_000)
 CHUNK = 250
 NEEDED = {
     "admitted": 5.0, "refused": 0.3, "waited": 0.05, "waited_in_vain": 0.01, "given": 0.3, "redone": 0.3,

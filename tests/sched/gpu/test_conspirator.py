@@ -13,10 +13,10 @@ from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.paper import FRACTIONS, TABLE_3, Transcription, paper_gpu
 from offpath.sched.gpu.policy import Demand
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .floor import Floor
 
-INSTANCES = {"quick": 60, "ci": 400, "full": 10_000}[SIZE]
+INSTANCES = sized(quick=60, fast=100, slow=400, full=10_000)
 A100 = "A100-40GB"
 
 

@@ -15,11 +15,11 @@ from offpath.sched.gpu.packing import maximal_cuts
 from offpath.sched.gpu.paper import paper_gpu
 from offpath.sched.gpu.policy import Demand
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ..gpus import a30, a100
 from .floor import Floor
 
-INSTANCES = {"quick": 4, "ci": 16, "full": 300}[SIZE]
+INSTANCES = sized(quick=4, fast=4, slow=16, full=300)
 
 
 def cheapest(gpus: list[GpuSpec], jobs: list[LiveJob], costs: Costs) -> int | None:

@@ -18,11 +18,11 @@ from offpath.sched.gpu.policy import Demand, Obstacle, Policy, PolicyState, Refu
 from offpath.sched.gpu.registry import make
 from offpath.sched.plain import from_plain, to_plain
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ...support.advisors import BAD, Hosted
 from .test_policies import STEPS, Story
 
-RUNS = {"quick": 5, "ci": 25, "full": 500}[SIZE]
+RUNS = sized(quick=5, fast=6, slow=25, full=500)
 INSIDE: dict[str, Callable[[], Policy]] = {
     each.name: each for each in (BestFit, FirstFitPolicy, ConspiratorPaper, GreedyFirstFit, OldestGpuFirst)
 }

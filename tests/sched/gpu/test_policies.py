@@ -18,10 +18,10 @@ from offpath.sched.gpu.paper import paper_gpu
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy, PolicyState
 from offpath.sched.plain import from_plain, to_plain
 
-from ...conftest import SIZE
+from ...sizes import sized
 from ..gpus import MIB, a30, a100, is_legal
 
-RUNS = {"quick": 5, "ci": 30, "full": 500}[SIZE]
+RUNS = sized(quick=5, fast=7, slow=30, full=500)
 STEPS = 120
 POLICIES: dict[str, type[Policy]] = {
     each.name: each

@@ -16,10 +16,10 @@ from offpath.sched.ina.engine import RULES, Engine, EngineError, Rule, can_compi
 from offpath.sched.ina.patterns import Timed
 from offpath.sched.ina.tuning import VALUES
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .training import Class, drawn
 
-WORLDS = {"quick": 40, "ci": 250, "full": 5_000}[SIZE]
+WORLDS = sized(quick=40, fast=62, slow=250, full=5_000)
 COMPILED = [False, pytest.param(True, marks=pytest.mark.skipif(not can_compile(), reason="numba is not installed"))]
 FAR = 1 << 40
 

@@ -18,10 +18,10 @@ from offpath.sched.placement.fragments import Fragments
 from offpath.sched.placement.port import Request
 from offpath.sched.topology.fattree import fat_tree
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .instances import LIMITS, instance
 
-STORIES = {"quick": 4, "ci": 10, "full": 200}[SIZE]
+STORIES = sized(quick=4, fast=4, slow=10, full=200)
 
 
 def on(*switches: int) -> Tree:

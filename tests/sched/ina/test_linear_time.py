@@ -15,10 +15,10 @@ from offpath.sched.ina.peeling import independent_set as by_cliques
 from offpath.sched.ina.trees import candidates
 from offpath.sched.topology.fattree import fat_tree
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .instances import running
 
-INSTANCES = {"quick": 12, "ci": 25, "full": 200}[SIZE]
+INSTANCES = sized(quick=12, fast=12, slow=25, full=200)
 
 
 def near(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:

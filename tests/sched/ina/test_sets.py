@@ -18,10 +18,10 @@ from offpath.sched.ina.opportunistic import opportunistic
 from offpath.sched.ina.peeling import independent_set
 from offpath.sched.ina.trees import Tree
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .instances import LIMITS, instance
 
-INSTANCES = {"quick": 40, "ci": 150, "full": 1_500}[SIZE]
+INSTANCES = sized(quick=40, fast=40, slow=150, full=1_500)
 MEAN_GAP, MOST_JOBS_SHORT = 0.004, 1
 """docs/measurements.md has the table."""
 

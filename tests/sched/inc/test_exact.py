@@ -24,11 +24,11 @@ from offpath.sched.inc.transform import transform
 from offpath.sched.inc.variants import Mode
 from offpath.sched.topology.fattree import leaf_spine
 
-from ...conftest import SIZE
+from ...sizes import SIZE, sized
 from .requests import STORE
 from .worlds import cluster
 
-SEEDS = {"quick": 6, "ci": 25, "full": 300}[SIZE]
+SEEDS = sized(quick=6, fast=6, slow=25, full=300)
 
 
 def small(seed: int, *, is_shared: bool = True) -> Resources:

@@ -14,10 +14,10 @@ from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.inc.errors import FlowInvalid
 from offpath.sched.inc.flow import Flow, FlowProblem, flow_faults, parse_dimacs, solve
 
-from ...conftest import SIZE
+from ...sizes import sized
 
 DATA = Path(__file__).parent / "data"
-COUNT = {"quick": 60, "ci": 400, "full": 10_000}[SIZE]
+COUNT = sized(quick=60, fast=100, slow=400, full=10_000)
 
 
 def random_problem(draw: Random) -> FlowProblem:

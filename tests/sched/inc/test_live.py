@@ -36,7 +36,7 @@ from offpath.sched.inc.resources import Resources, ServerSpec, SwitchSpec
 from offpath.sched.inc.store import CompStore
 from offpath.sched.topology.declared import Declared, connected
 
-from ...conftest import SIZE
+from ...sizes import SIZE
 
 P4 = frozenset({"p4-14"})
 LEAVES = 4

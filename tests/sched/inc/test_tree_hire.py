@@ -16,7 +16,7 @@ from offpath.sched.inc.live.tree_hire import TreeHire
 from offpath.sched.inc.request import Connection
 from offpath.sched.topology.fattree import fat_tree, leaf_spine
 
-from ...conftest import SIZE
+from ...sizes import SIZE
 from .test_live import composite, judge, spec
 from .tree_world import TOPOLOGIES, TreeWorld, judge_trees, where
 

@@ -5,7 +5,6 @@ A failure names its seed: ``drive(seed)`` has it again, event by event.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -15,12 +14,12 @@ from hypothesis import strategies as st
 
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
 
+from ...sizes import SIZE, sized
 from .shadow_records import Violation
 from .world import STEPS, drive
 
-SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
-RUNS = {"quick": 40, "ci": 300, "full": 2_500}[SIZE]
-LEAST_RUNS = {"quick": 40, "ci": 300, "full": 2_000}[SIZE]
+RUNS = sized(quick=40, fast=75, slow=300, full=2_500)
+LEAST_RUNS = sized(quick=40, fast=75, slow=300, full=2_000)
 
 REACHED = {
     *(state.name for state in JobState if state >= FIRST_TERMINAL and state is not JobState.RETRY_SAFE),
@@ -89,7 +88,7 @@ def test_the_sample_is_as_large_as_it_says(sweep: Sweep) -> None:
 
 
 def test_every_end_of_a_job_and_every_state_of_a_lease_was_reached(sweep: Sweep) -> None:
-    wanted = REACHED - RARE if SIZE == "quick" else REACHED
+    wanted = REACHED - RARE if SIZE in ("quick", "fast") else REACHED
     assert {name for name in wanted if not sweep.seen[name]} == set()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,11 +25,12 @@ from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 
+from ...sizes import sized
 from ..gpus import a100
 from .book_harness import ADA, HALF, SETTINGS, SMALL, BookHarness
 from .cluster import Cluster
 
-EXAMPLES = {"quick": 60, "ci": 400, "full": 5_000}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
+EXAMPLES = sized(quick=60, fast=100, slow=400, full=5_000)
 PIN = PinnedLease("ada", 0, "1g.5gb", 0)
 ONLY = (TenantSpec("ada", max_share=14),)
 DAY_MS = 86_400_000

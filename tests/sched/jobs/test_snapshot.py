@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -20,11 +19,12 @@ from offpath.sched.jobs.snapshot import restore, schema, snapshot
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.plain import from_plain, own_hints
 
+from ...sizes import sized
 from ..gpus import a100
 from .book_harness import ADA, HALF, KERNELS, SETTINGS, SMALL, BookHarness
 from .world import World, drive
 
-SEEDS = {"quick": 12, "ci": 60, "full": 600}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
+SEEDS = sized(quick=12, fast=15, slow=60, full=600)
 
 
 def through_json(book: JobBook) -> JobBook:

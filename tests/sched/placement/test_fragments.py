@@ -18,10 +18,10 @@ from offpath.sched.placement.port import Request
 from offpath.sched.topology.fattree import fat_tree, plain_tree, regular
 from offpath.sched.topology.graph import Topology
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .oracle import algorithm_1, least, small_topology
 
-CLUSTERS = {"quick": 200, "ci": 600, "full": 5_200}[SIZE]
+CLUSTERS = sized(quick=200, fast=200, slow=600, full=5_200)
 ALPHAS = [Fraction(1, 2), Fraction(1, 2), Fraction(0), Fraction(1), Fraction(1, 3), Fraction(3)]
 
 
@@ -63,8 +63,8 @@ def exact(name: str, policy: Fragments | None = None) -> tuple[int, int]:
 
 def test_it_equals_brute_force_over_all_subsets_and_algorithm_1() -> None:
     found = [exact(f"fragments {seed}") for seed in range(CLUSTERS)]
-    assert sum(placed > 0 for placed, _ in found) >= {"quick": 190, "ci": 590, "full": 5_000}[SIZE]
-    assert sum(placed for placed, _ in found) >= {"quick": 500, "ci": 1_500, "full": 14_000}[SIZE]
+    assert sum(placed > 0 for placed, _ in found) >= sized(quick=190, fast=190, slow=590, full=5_000)
+    assert sum(placed for placed, _ in found) >= sized(quick=500, fast=500, slow=1_500, full=14_000)
     assert max(most for _, most in found) == 12
 
 

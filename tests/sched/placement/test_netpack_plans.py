@@ -13,10 +13,10 @@ from offpath.sched.placement.netpack.kernels import NONE, kernels
 from offpath.sched.placement.netpack.knapsack import aged, chosen
 from offpath.sched.placement.netpack.plans import plans, released, view
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .netpack_worlds import all_plans, equation_1, in_use, subsets, value
 
-CLUSTERS = {"quick": 150, "ci": 600, "full": 5_200}[SIZE]
+CLUSTERS = sized(quick=150, fast=150, slow=600, full=5_200)
 
 
 def compared(seed: int, *, compiled: bool | None = None) -> tuple[int, str | None]:

@@ -21,9 +21,9 @@ from offpath.sched.sim.core import EventCore
 from offpath.sched.sim.devices import DeviceModel
 from offpath.sched.sim.workload import Stream, TraceJob
 
-from ...conftest import SIZE
+from ...sizes import sized
 
-STREAMS = {"quick": 5, "ci": 40, "full": 1_000}[SIZE]
+STREAMS = sized(quick=5, fast=10, slow=40, full=1_000)
 S = 10**9
 
 

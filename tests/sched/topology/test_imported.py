@@ -16,9 +16,9 @@ from offpath.sched.topology.graph import Pod, Topology, TopologyError
 from offpath.sched.topology.hostlist import expand
 from offpath.sched.topology.imported import read
 
-from ...conftest import SIZE
+from ...sizes import sized
 
-MUTANTS = {"quick": 300, "ci": 2_000, "full": 50_000}[SIZE]
+MUTANTS = sized(quick=300, fast=500, slow=2_000, full=50_000)
 
 CONF = """
 # made by hand

@@ -26,10 +26,10 @@ from offpath.sched.workload.records import (
 )
 from offpath.sched.workload.workload import Workload, WorkRefused
 
-from ...conftest import SIZE
+from ...sizes import sized
 from .world import Broken, drive
 
-RUNS = {"quick": 60, "ci": 600, "full": 20_000}[SIZE]
+RUNS = sized(quick=60, fast=150, slow=600, full=20_000)
 NODES = (Node("a", 4), Node("b", 4))
 
 

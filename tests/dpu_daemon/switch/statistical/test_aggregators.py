@@ -13,10 +13,10 @@ import pytest
 from offpath.bindings.ina.packets import Flag, Packet, PacketKind, aggregator_hash
 from offpath.dpu_daemon.switch.statistical.aggregators import Aggregators, State
 
-from ....conftest import SIZE
+from ....sizes import SIZE, sized
 from .network import MS, STALE_NS, Modules, explore, gradient, right_sum, stream
 
-SEEDS = {"quick": 60, "ci": 150, "full": 20_000}[SIZE]
+SEEDS = sized(quick=60, fast=60, slow=150, full=20_000)
 
 
 def data(job: int, rank: int, psn: int = 0, workers: int = 2, flags: int = 0, hashed: int = 0) -> Packet:

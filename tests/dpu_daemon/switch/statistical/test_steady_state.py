@@ -13,10 +13,10 @@ from offpath.host_helper.ina.statistical.sender import Window
 from offpath.sched.ina.statistical.network import pat_gbps, regular
 from offpath.sched.placement.gpu_cluster import GpuCluster, JobPlacement
 
-from ....conftest import SIZE
+from ....sizes import sized
 from .virtual import MS, SETTINGS, WIRE_BITS, Job, rates
 
-SEEDS = {"quick": 4, "ci": 6, "full": 60}[SIZE]
+SEEDS = sized(quick=4, fast=4, slow=6, full=60)
 SERVERS = "abcde"
 RTT_S = (SETTINGS.rtt_ns / 1e9) + SETTINGS.mark_bytes * 8 / SETTINGS.link_bps
 """§4.1: without queues, plus the ECN threshold over the bandwidth."""

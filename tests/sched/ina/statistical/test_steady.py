@@ -16,12 +16,12 @@ from offpath.sched.ina.statistical.model import Spread
 from offpath.sched.ina.statistical.network import Network, regular
 from offpath.sched.ina.statistical.steady import SpreadInvalid, SteadyState
 
-from ....conftest import SIZE
+from ....sizes import sized
 from .oracle import by_programs, network, spread, water_filling
 
-WORLDS = {"quick": 20, "ci": 150, "full": 5_000}[SIZE]
+WORLDS = sized(quick=20, fast=37, slow=150, full=5_000)
 STEPS = 24
-PROGRAMS = {"quick": 10, "ci": 60, "full": 1_000}[SIZE]
+PROGRAMS = sized(quick=10, fast=15, slow=60, full=1_000)
 COMPILED = [False, pytest.param(True, marks=pytest.mark.skipif(not can_compile(), reason="numba is not installed"))]
 
 
@@ -191,7 +191,7 @@ def test_thousands_of_changes_do_not_drift(monkeypatch: pytest.MonkeyPatch) -> N
     of = regular(4, 8, oversubscription=3.0, pat=150.0)
     state = SteadyState(of)
     jobs: list[int] = []
-    for step in range({"quick": 300, "ci": 1_500, "full": 30_000}[SIZE]):
+    for step in range(sized(quick=300, fast=375, slow=1_500, full=30_000)):
         if len(jobs) > 30:
             state.remove(jobs.pop(random.randrange(len(jobs))))
         state.add(step, spread(random, of))
