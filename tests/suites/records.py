@@ -60,12 +60,12 @@ class Broken(ValueError):
     """A file of verdicts that no run can have written."""
 
 
-def path_of(suite: str, size: str, folder: Path = FOLDER) -> Path:
+def path_of(suite: str, size: str, folder: Path | None = None) -> Path:
     """Where the verdict is kept."""
-    return folder / f"{suite}.{size}.json"
+    return (folder or FOLDER) / f"{suite}.{size}.json"
 
 
-def read(suite: str, size: str, folder: Path = FOLDER) -> Verdict | None:
+def read(suite: str, size: str, folder: Path | None = None) -> Verdict | None:
     """The kept verdict; None: there is none. Raises: Broken: it was written by hand, or is of a failed run."""
     path = path_of(suite, size, folder)
     if not path.exists():
@@ -84,16 +84,16 @@ def read(suite: str, size: str, folder: Path = FOLDER) -> Verdict | None:
     return verdict
 
 
-def write(verdict: Verdict, folder: Path = FOLDER) -> None:
+def write(verdict: Verdict, folder: Path | None = None) -> None:
     """Keep the verdict in place of the former one."""
-    folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps({**asdict(verdict), "seal": verdict.seal()}, indent=1, sort_keys=True)
     path = path_of(verdict.suite, verdict.size, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
     (new := path.with_suffix(f".{os.getpid()}")).write_text(content + "\n", "utf-8")
     new.replace(path)
 
 
-def withdraw(suite: str, size: str, sources: str, folder: Path = FOLDER) -> bool:
+def withdraw(suite: str, size: str, sources: str, folder: Path | None = None) -> bool:
     """After a failed run: remove a verdict of the same sources, which is in doubt now. Returns whether there was."""
     kept = read(suite, size, folder)
     if kept is None or kept.sources != sources:

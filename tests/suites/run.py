@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from . import records
 from .sources import digest
-from .table import REST, ROOT, Suite
+from .table import REST, ROOT, Suite, paths
 
 PROGRESS: Final = ROOT / "out" / "tests"
 _NO_TESTS: Final = 5
@@ -78,7 +78,7 @@ def _pytest(
     suite: Suite, size: str, progress: Path, most_s: float | None, *, is_kept: bool, quiet: bool
 ) -> tuple[int, bool]:
     """Exit code, and whether it was stopped because its time was over."""
-    command = [sys.executable, "-P", "-m", "pytest", *paths(suite)]
+    command = [sys.executable, "-P", "-m", "pytest", *paths(suite.tests)]
     command += ["-n", str(os.cpu_count() or 2)] if suite.name == REST else []
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
     environment.pop("PYTHONPATH", None)  # it was for this module
@@ -103,17 +103,6 @@ def _pytest(
     if quiet:
         print(said if process.returncode not in (0, _NO_TESTS) else said.rstrip().rpartition("\n")[2])
     return process.returncode, False
-
-
-def paths(suite: Suite) -> list[str]:
-    """What pytest must collect to find the suite's tests: files or folders."""
-    found = []
-    for pattern in suite.tests:
-        path = pattern.partition("*")[0].partition("::")[0]
-        while not (ROOT / path).exists():
-            path = path.rpartition("/")[0]
-        found.append(path)
-    return sorted(set(found))
 
 
 def _verdict(suite: Suite, size: str, sources: str, lines: list[dict[str, Any]]) -> records.Verdict | None:

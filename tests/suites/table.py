@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,8 @@ class Suite:
     """Tests with a record of their own.
 
     ``tests`` and ``fast``: node ids, or beginnings of node ids; ``*`` stands for any text. ``fast``: those of ``tests``
-    that the fast tier runs too. ``sources``: globs of the files that can change the verdict, from the root.
+    that the fast tier runs too. ``sources``: globs of the files that can change the verdict, from the root; the
+    files of the tests, and those that planted bugs change, count too.
     ``minutes``: how long the slow size takes on two quiet cores, until a record says it. ``needs``: what a machine must
     have beyond what README asks for. ``hunts``: the folders of planted bugs that it hunts.
     """
@@ -52,7 +54,7 @@ def suites() -> dict[str, Suite]:
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
         hunted = sorted({file for folder in entry.get("hunts", ()) for file in hunted_files(ROOT / folder)})
         try:
-            values["sources"] = (*_expanded(entry["sources"], read["sets"]), *hunted)
+            values["sources"] = (*paths(entry["tests"]), *_expanded(entry["sources"], read["sets"]), *hunted)
             suite = Suite(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"{TABLE.name}: suite {entry.get('name')}: {error}") from None
@@ -78,6 +80,18 @@ def changed_by(patch: Path) -> set[str]:
     """The files that a patch changes, relative to the root."""
     lines = patch.read_text("utf-8").splitlines()
     return {line.removeprefix("+++ ").removeprefix("b/") for line in lines if line.startswith("+++ ")}
+
+
+def paths(tests: Iterable[str]) -> list[str]:
+    """What pytest must collect to find tests of these patterns: files or folders."""
+    found = set()
+    for pattern in tests:
+        path = pattern.partition("*")[0].partition("::")[0].rstrip("/")
+        whole = [path] if (ROOT / path).exists() else [str(each.relative_to(ROOT)) for each in ROOT.glob(f"{path}*.py")]
+        if not whole:
+            raise ValueError(f"{TABLE.name}: no file of tests begins with {path}")
+        found.update(whole)
+    return sorted(found)
 
 
 @cache

@@ -1,0 +1,140 @@
+"""A run of a suite: its verdict needs all of its tests; one that is stopped goes on; one that fails leaves none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from . import records, run
+from .__main__ import main, seconds_of
+from .table import suites
+
+NAME = "planted-policies"
+GOOD = ["tests/suites/sample.py::test_a", "tests/suites/sample.py::test_b"]
+
+
+@pytest.fixture
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records and progress in folders of the test; pytest is replaced by a program that writes its lines."""
+    monkeypatch.setattr(run, "PROGRESS", tmp_path / "out")
+    monkeypatch.setattr(run, "_git", lambda *words: "")
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], code: int, *, is_over: bool = False) -> run.Ran:
+    """Run the suite; its pytest writes these outcomes and ends so."""
+
+    def pytest_of(suite: object, size: str, progress: Path, most_s: object, **words: bool) -> tuple[int, bool]:
+        with progress.open("a") as file:
+            for test, outcome in outcomes.items():
+                reason = {"reason": "Skipped: no spin"} if outcome == "skipped" else {}
+                file.write(json.dumps({"test": test, "outcome": outcome, "seconds": 1.0, **reason}) + "\n")
+        return code, is_over
+
+    monkeypatch.setattr(run, "_pytest", pytest_of)
+    return run.run(suites()[NAME], "slow")
+
+
+@pytest.mark.usefixtures("_apart")
+def test_a_run_that_passes_leaves_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = ran(monkeypatch, {GOOD[0]: "passed", GOOD[1]: "skipped"}, 0)
+    assert done.verdict is not None
+    assert records.read(NAME, "slow") == done.verdict
+    assert done.verdict.tests == GOOD[:1]
+    assert done.verdict.skipped == {"no spin": 1}
+    assert records.is_fresh(suites()[NAME], "slow")
+
+
+@pytest.mark.usefixtures("_apart")
+def test_a_run_that_fails_leaves_none_and_withdraws_that_of_the_same_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ran(monkeypatch, dict.fromkeys(GOOD, "passed"), 0).verdict is not None
+    assert ran(monkeypatch, {GOOD[0]: "failed", GOOD[1]: "passed"}, 1).verdict is None
+    assert records.read(NAME, "slow") is None
+
+
+@pytest.mark.usefixtures("_apart")
+def test_a_run_that_was_stopped_goes_on_and_its_verdict_has_all_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped = ran(monkeypatch, {GOOD[0]: "passed"}, 2, is_over=True)
+    assert (stopped.is_over_time, stopped.verdict) == (True, None)
+    assert records.read(NAME, "slow") is None
+    done = ran(monkeypatch, {GOOD[1]: "passed"}, 0)
+    assert done.verdict is not None
+    assert done.verdict.tests == GOOD
+
+
+@pytest.mark.usefixtures("_apart")
+def test_what_was_run_before_its_sources_changed_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(monkeypatch, {GOOD[0]: "passed"}, 2, is_over=True)
+    monkeypatch.setattr(run, "digest", lambda globs: "changed")
+    done = ran(monkeypatch, {GOOD[1]: "passed"}, 0)
+    assert done.verdict is not None
+    assert done.verdict.tests == GOOD[1:]
+
+
+@pytest.mark.usefixtures("_apart")
+def test_a_suite_of_which_nothing_could_run_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, dict.fromkeys(GOOD, "skipped"), 0).verdict is None
+    assert records.read(NAME, "slow") is None
+
+
+SAMPLE = """
+import pytest
+
+def test_passes(record_property):
+    record_property("unit", ["a bug", "sources", "3 schedules"])
+
+def test_fails():
+    assert False
+
+def test_is_skipped():
+    pytest.skip("no spin")
+"""
+
+
+def test_what_each_test_came_to_is_written_down_and_what_passed_does_not_run_again(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_sample=SAMPLE)
+    pytester.makeconftest(
+        "import os, pathlib\nfrom tests.suites import recorder\n"
+        "def pytest_configure(config):\n"
+        "    recorder.register(config, pathlib.Path(os.environ['OFFPATH_TEST_PROGRESS']))\n"
+    )
+    progress = pytester.path / "progress"
+    pytester._monkeypatch.setenv("OFFPATH_TEST_PROGRESS", str(progress))
+    pytester._monkeypatch.setenv("PYTHONPATH", str(run.ROOT))
+    options = ("-p", "no:cacheprovider")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1, failed=1, skipped=1)
+    lines = {line["test"].split("::")[1]: line for line in map(json.loads, progress.read_text().splitlines())}
+    assert {name: line["outcome"] for name, line in lines.items()} == {
+        "test_passes": "passed",
+        "test_fails": "failed",
+        "test_is_skipped": "skipped",
+    }
+    assert lines["test_passes"]["units"] == [["a bug", "sources", "3 schedules"]]
+    assert "no spin" in lines["test_is_skipped"]["reason"]
+    pytester.runpytest_subprocess(*options).assert_outcomes(failed=1, skipped=1, deselected=1)
+
+
+def test_an_unknown_suite_is_refused_with_the_way_to_see_them() -> None:
+    with pytest.raises(SystemExit, match=r"no suite nonsense; ./scripts/test --status"):
+        main(["run", "nonsense"])
+
+
+def test_the_table_of_records_has_a_row_for_each_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert list(rows) == list(suites())
+    assert {row[size]["state"] for row in rows.values() for size in records.SIZES} <= {"fresh", "stale", "never"}
+
+
+def test_suites_that_are_due_are_those_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["due", "--seconds", "0"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["due", "--seconds", str(10**6)]) == 0
+    due = capsys.readouterr().out.split()
+    assert [seconds_of(suites()[name]) for name in due] == sorted(seconds_of(suites()[name]) for name in due)
