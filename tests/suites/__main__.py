@@ -4,6 +4,8 @@ run [--size slow|full] [--stale] [--most-minutes M] [--no-record] [SUITE…]
     runs these suites (default: all), cheapest first, and keeps their verdicts; a run that was stopped goes on
 status [--json]
     for each suite: fresh, stale or never, when, how long, how many tests
+page
+    the tables of docs/testing.md
 due --seconds S
     prints the stale suites that fit, cheapest first; says on stderr which do not
 """
@@ -16,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from . import records, run
+from . import page, records, run
 from .sources import digest, keep_cache
 from .table import REST, Suite, suites
 
@@ -25,7 +27,7 @@ def main(words: list[str] | None = None) -> int:
     """Exit code: 0; 1: a suite failed; 2: a wrong word."""
     options = _parser().parse_args(words)
     try:
-        return int(options.do(options))
+        return int(options.do(options) or 0)
     finally:
         keep_cache()
 
@@ -46,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     each = verbs.add_parser("status")
     each.add_argument("--json", action="store_true")
     each.set_defaults(do=status)
+    each = verbs.add_parser("page")
+    each.set_defaults(do=lambda _: print(page.tables()))
     each = verbs.add_parser("due")
     each.add_argument("--seconds", type=float, required=True)
     each.set_defaults(do=due)

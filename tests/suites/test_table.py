@@ -23,6 +23,17 @@ def test_a_suite_names_tests_and_sources_that_exist(suite: Suite) -> None:
             assert f"def {function}" in (ROOT / path).read_text("utf-8"), pattern
 
 
+@pytest.mark.parametrize("suite", suites().values(), ids=lambda suite: suite.name)
+def test_what_a_suite_promises_is_guarded_by_tests_of_the_fast_tier(suite: Suite) -> None:
+    assert suite.guards
+    for guard in suite.guards:
+        path, _, function = guard.partition("::")
+        assert (ROOT / path).exists(), guard
+        assert f"def {function}" in (ROOT / path).read_text("utf-8") if function else True, guard
+        nodeid = guard if function or path.endswith("/") else f"{path}::test_"
+        assert table.in_fast_tier(nodeid), guard
+
+
 CHANGES = {
     "bindings/offpath/bindings/verbs/queue.py": {"rdma"},
     "sched/offpath/sched/jobs/book.py": {
