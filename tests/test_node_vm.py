@@ -1,8 +1,8 @@
 """./scripts/node-vm, a virtual machine with systemd as its first process, and what offpath's packages do in it.
 
-A short form of the acceptance runs in CI. The whole one takes a quarter of an hour and runs in `--full`, as the cluster
-does. Where no image can be had (no qemu, no network, no root) they are skipped, and say why; OFFPATH_NODE_VM=1 forbids
-that.
+A short form of the acceptance is the slow size. The whole one takes a quarter of an hour and runs in `--full`, as the
+cluster does. Where no image can be had (no qemu, no network, no root) they are skipped, and say why;
+OFFPATH_NODE_VM=1 forbids that.
 """
 
 from __future__ import annotations

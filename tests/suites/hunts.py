@@ -10,7 +10,10 @@ from ..sizes import SIZE
 from . import records
 from .recorder import UNIT
 from .sources import digest
-from .table import ROOT, changed_by
+from .table import ROOT, Suite, changed_by
+
+SAMPLE = 4
+"""Planted bugs that are hunted though it is known that they are found."""
 
 
 def sources_of(patch: Path) -> str:
@@ -18,7 +21,7 @@ def sources_of(patch: Path) -> str:
     return digest([str(patch.relative_to(ROOT)), *sorted(changed_by(patch))])
 
 
-def due(suite: str, patches: list[Path], sample: int) -> list[Path]:
+def due(suite: str, patches: list[Path], sample: int = SAMPLE) -> list[Path]:
     """The patches of which it is not known that they are found at the present sources, and a sample of the others,
     drawn by the sources. All of them in ./scripts/test --full."""
     if SIZE == "full":
@@ -28,6 +31,14 @@ def due(suite: str, patches: list[Path], sample: int) -> list[Path]:
     known = [patch for patch in patches if patch not in unknown]
     drawn = random.Random("".join(found.values())).sample(known, min(sample, len(known)))
     return sorted([*unknown, *drawn])
+
+
+def part_due(suite: Suite) -> float:
+    """Which part of a suite's planted bugs is due, 0 to 1; 1: it hunts none, and runs whole."""
+    patches = [patch for folder in suite.hunts for patch in sorted((ROOT / folder).rglob("*.patch"))]
+    if not patches:
+        return 1.0
+    return len(due(suite.name, patches, SAMPLE)) / len(patches)
 
 
 def unit(patch: Path, said: str) -> tuple[str, Any]:
