@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -21,9 +22,9 @@ class Suite:
     """Tests with a record of their own.
 
     ``tests`` and ``fast``: node ids, or beginnings of node ids; ``*`` stands for any text. ``fast``: those of ``tests``
-    that the fast tier runs too. ``sources``: globs of the files that can change the verdict, from the root; the files
-    of the tests, and those that planted bugs change, count too. ``guards``: tests of the fast tier that guard the same
-    promises on every change. ``minutes``: how long the slow size takes on two quiet cores, until a record says it.
+    that the fast tier runs too; ``rotate``: those of which it runs one in turn. ``sources``: globs of the files that
+    can change the verdict, from the root; the files of the tests, and those that planted bugs change, count too.
+    ``guards``: tests of the fast tier that guard the same promises on every change. ``minutes``: how long the slow size takes on two quiet cores, until a record says it.
     ``needs``: what a machine must have beyond what README asks for. ``hunts``: the folders of planted bugs that it
     hunts.
     """
@@ -35,6 +36,7 @@ class Suite:
     guards: tuple[str, ...]
     minutes: float
     fast: tuple[str, ...] = ()
+    rotate: tuple[str, ...] = ()
     needs: str = ""
     hunts: tuple[str, ...] = ()
 
@@ -44,7 +46,11 @@ class Suite:
 
     def is_fast(self, nodeid: str) -> bool:
         """Whether the fast tier runs this test of the suite too."""
-        return any(_pattern(each).match(nodeid) for each in self.fast)
+        return any(_pattern(each).match(nodeid) for each in (*self.fast, *self.turn()))
+
+    def turn(self) -> tuple[str, ...]:
+        """The one of ``rotate`` whose turn it is: the content of the suite's sources decides."""
+        return _turn(self.rotate, self.sources) if self.rotate else ()
 
 
 @cache
@@ -107,6 +113,16 @@ def in_fast_tier(nodeid: str) -> bool:
     """Whether `./scripts/test` runs this test on every change."""
     suite = suite_of(nodeid)
     return suite.name == REST or suite.is_fast(nodeid)
+
+
+@cache
+def _turn(tests: tuple[str, ...], globs: tuple[str, ...]) -> tuple[str, ...]:
+    from .sources import files
+
+    crc = 0
+    for path in sorted(files(globs)):
+        crc = zlib.crc32((ROOT / path).read_bytes(), crc)
+    return (tests[crc % len(tests)],)
 
 
 @cache

@@ -80,6 +80,12 @@ def test_a_test_belongs_to_the_first_suite_that_names_it() -> None:
     assert table.in_fast_tier("tests/fuzz/test_parsers.py::test_a_search[header]")
 
 
+def test_the_fast_tier_runs_one_of_those_that_take_turns() -> None:
+    suite = suites()["simulate"]
+    assert [each for each in suite.rotate if table.in_fast_tier(each)] == list(suite.turn())
+    assert len(suite.turn()) == 1
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_same"),
     [
