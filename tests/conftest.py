@@ -21,6 +21,8 @@ from .suites.table import in_fast_tier, suite_of
 
 SUITE = os.environ.get("OFFPATH_TEST_SUITE", "")
 """Run the tests of this suite (``tests/suites.toml``) and no others."""
+QUICK_S = 60.0
+"""Seconds of a worker for the quick tier's tests, by their recorded times in the fast tier."""
 IS_TIER = os.environ.get("OFFPATH_TEST_TIER") == "1"
 """No test was named: what only slow suites run is left out."""
 SAMPLE = os.environ.get("OFFPATH_TEST_SAMPLE", "")
@@ -113,8 +115,16 @@ def _is_chosen(item: pytest.Item) -> bool:
             return False
     elif IS_TIER and not in_fast_tier(item.nodeid):
         return False
+    if IS_TIER and SIZE == "quick" and not _is_cheap(item):
+        return False
     left_out = sized(quick={"slow", "full"}, fast={"full"}, slow={"full"}, full=set[str]())
     return not any(item.get_closest_marker(name) for name in left_out)
+
+
+def _is_cheap(item: pytest.Item) -> bool:
+    """Whether the quick tier has the time for it; a file without a recorded time is cheap."""
+    file = workers.unit_of(item.nodeid)
+    return file in durations.cheap(QUICK_S) or file not in durations.kept().files
 
 
 # -- workers (see `workers`) and times (see `durations`) -------------------------------------------------------------

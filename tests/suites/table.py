@@ -24,9 +24,9 @@ class Suite:
     ``tests`` and ``fast``: node ids, or beginnings of node ids; ``*`` stands for any text. ``fast``: those of ``tests``
     that the fast tier runs too; ``rotate``: those of which it runs one in turn. ``sources``: globs of the files that
     can change the verdict, from the root; the files of the tests, and those that planted bugs change, count too.
-    ``guards``: tests of the fast tier that guard the same promises on every change. ``minutes``: how long the slow size takes on two quiet cores, until a record says it.
-    ``needs``: what a machine must have beyond what README asks for. ``hunts``: the folders of planted bugs that it
-    hunts.
+    ``guards``: tests of the fast tier that guard the same promises on every change. ``minutes``: how long the slow size
+    takes on two quiet cores, until a record says it. ``needs``: what a machine must have beyond what README asks for.
+    ``hunts``: the folders of planted bugs that it hunts.
     """
 
     name: str
