@@ -15,6 +15,7 @@ from typing import Any
 
 from offpath.host_helper import Requester
 
+from .limits import in_environment
 from .processes import HERE, Process, until
 from .toml import to_toml
 
@@ -32,11 +33,12 @@ class Cluster:
         tenants: dict[str, dict[str, Any]],
         keep: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        shortened: dict[str, float] | None = None,
         **tables: Any,
     ) -> None:
         """``keep``: settings of a service manager (possibly none) under which the daemon runs; ``daemon`` is then that
         manager.
-        ``environment``: what is set for the daemon alone."""
+        ``environment``: what is set for the daemon alone. ``shortened``: its limits by their place (see `limits`)."""
         self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
         self.run_folder = self.folder / "run"
         self.helper: Process | None = None
@@ -56,6 +58,7 @@ class Cluster:
         if keep is not None:
             kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
             program = ["service_manager_main.py", str(self.run_folder), json.dumps(keep), *kept]
+        environment = {**(environment or {}), **(in_environment(shortened) if shortened else {})}
         self.daemon = Process("daemon", self.folder, *program, environment=environment)
         try:
             self.lineage = self.daemon.hear()["lineage"]

@@ -1,7 +1,7 @@
 """A daemon as its own process: CONFIG.toml DIRECTORY. Says one line when ready, its statistics at the end.
 
 Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it; told
-``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own.
+``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own, `limits.LIMITS` shorter limits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from clocks import shift_clocks  # the script's own folder is first on sys.path
+from limits import shorten_limits
 
 from offpath.dpu_daemon.config import Sources
 from offpath.dpu_daemon.config.lastgood import read_or_last_good
@@ -43,6 +44,7 @@ def told(daemon: Daemon) -> None:
 
 if __name__ == "__main__":
     shift_clocks()
+    shorten_limits()
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     if few := os.environ.get("OFFPATH_TEST_NOFILE"):
