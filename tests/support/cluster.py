@@ -21,6 +21,8 @@ from .toml import to_toml
 
 TIMEOUT = 30.0
 MIB = 1 << 20
+SHORTENED = {"offpath.dpu_daemon.config.tables.RETRY_OPEN_MS": 50}
+"""Limits of every test's daemon. Many tests have an instance fail: its tenant's next one need not wait for a second."""
 _GIVEN: set[int] = set()
 _RELOADED = re.compile(r"configuration [0-9]+ (is|stays) in force")
 
@@ -58,7 +60,7 @@ class Cluster:
         if keep is not None:
             kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
             program = ["service_manager_main.py", str(self.run_folder), json.dumps(keep), *kept]
-        environment = {**(environment or {}), **(in_environment(shortened) if shortened else {})}
+        environment = {**(environment or {}), **in_environment({**SHORTENED, **(shortened or {})})}
         self.daemon = Process("daemon", self.folder, *program, environment=environment)
         try:
             self.lineage = self.daemon.hear()["lineage"]
