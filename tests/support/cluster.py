@@ -86,8 +86,12 @@ class Cluster:
     def token(name: str) -> str:
         return f"{name}-{'x' * 24}"
 
-    def start_helper(self, environment: dict[str, str] | None = None, **options: Any) -> Process:
-        """Returns when the daemon has taken it in."""
+    def start_helper(
+        self, environment: dict[str, str] | None = None, shortened: dict[str, float] | None = None, **options: Any
+    ) -> Process:
+        """Returns when the daemon has taken it in. ``shortened``: its limits by their place (see `limits`)."""
+        if shortened:
+            environment = {**(environment or {}), **in_environment(shortened)}
         self._helpers += 1
         self.helper = Process(
             f"helper{self._helpers}", self.folder, "helper_main.py", self.channel, json.dumps(options),

@@ -1,7 +1,8 @@
 """A daemon as its own process: CONFIG.toml DIRECTORY. Says one line when ready, its statistics at the end.
 
-Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it; told
-``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own, `limits.LIMITS` shorter limits.
+Told ``block`` on its standard input, its loop does nothing until it is told more, as if a disk or a driver held it;
+told ``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own, `limits.LIMITS` shorter
+limits.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import json
 import logging
 import os
 import resource
+import select
 import sys
-import time
 from pathlib import Path
 
 from clocks import shift_clocks  # the script's own folder is first on sys.path
@@ -24,8 +25,6 @@ from offpath.dpu_daemon.config.lastgood import read_or_last_good
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.serve import run
 
-BLOCK_S = 4.0
-
 
 def ready(daemon: Daemon) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told, daemon)
@@ -35,7 +34,8 @@ def ready(daemon: Daemon) -> None:
 def told(daemon: Daemon) -> None:
     line = os.read(sys.stdin.fileno(), 100)
     if line.strip() == b"block":
-        time.sleep(BLOCK_S)
+        select.select([sys.stdin], [], [])
+        line = os.read(sys.stdin.fileno(), 100)
     if line.strip() == b"jam":
         daemon.requests.engine._work.put(None)
     if not line:
