@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.bindings.doca import poller
 from offpath.bindings.wire.codes import Status
 from offpath.dpu_daemon.config import ConfigError, parse_config
 from offpath.host_helper import RequestFailed
@@ -79,6 +80,7 @@ def test_requests_large_results_and_scrubs_go_the_whole_way(make: Callable[..., 
     assert counted["scrubbed_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_its_own_job_and_is_known_within_a_second(make: Callable[..., Comch]) -> None:
     comch = make()
     comch.helper()
@@ -101,10 +103,10 @@ def test_a_killed_worker_costs_its_own_job_and_is_known_within_a_second(make: Ca
 
 
 def test_a_kernel_that_runs_longer_than_silence_is_borne_is_not_a_worker_lost(make: Callable[..., Comch]) -> None:
-    comch = make()
+    comch = make(shortened={f"{poller.__name__}.LOSS_NS": 1_200_000_000})
     comch.helper()
     with comch.cluster.connect("ada") as requester:
-        first = where(requester, 4.0)
+        first = where(requester, 2.0)
         assert where(requester)["lease"] == first["lease"]
     assert "worker of lease" not in comch.cluster.daemon.errors
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,8 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient
-from offpath.host_helper import Options, RequestFailed
+from offpath.dpu_daemon.config import tables
+from offpath.host_helper import Options, Requester, RequestFailed
 from offpath.host_helper.pending import Pending
 
 from ..support.cluster import TIMEOUT, Cluster
@@ -24,6 +26,11 @@ pytestmark = pytest.mark.slow
 
 
 TRIES = 5
+LINGER_S = 0.2
+LINGER = {f"{tables.__name__}.LINGER_MS": int(LINGER_S * 1e3)}
+
+
+TRIES_AT_BIRTH = 7
 
 
 def oldest_ms(client: AdminClient) -> float:
@@ -38,6 +45,20 @@ def reason_of(pending: Pending) -> Reason:
     except RequestFailed as failed:
         return Reason(failed.reason)
     return Reason.NONE
+
+
+def expired_on_its_worker(cluster: Cluster, ada: Requester, kernel: str) -> tuple[int, Path]:
+    """The worker of a request that expired there, and the file of its kernel. One that expired before a worker had it,
+    because the machine was slow, says nothing: another is sent."""
+    for attempt in range(TRIES):
+        path = cluster.folder / f"expired-{attempt}"
+        ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        with pytest.raises(RequestFailed) as failed:
+            ada.submit(kernel, path_array(path), options=Options(budget_ms=300), timeout=TIMEOUT)
+        assert failed.value.status is Status.EXPIRED
+        if path.exists():
+            return first_pid(path), path
+    raise AssertionError(f"no worker had a request within its time, {TRIES} times")
 
 
 def test_an_endless_kernel_fails_its_worker_dies_and_the_lane_beside_it_finishes(make_cluster: Make) -> None:
@@ -68,19 +89,12 @@ def test_an_endless_kernel_fails_its_worker_dies_and_the_lane_beside_it_finishes
     assert cluster.statistics()["workers_killed"] == 2 * attempt - 1
 
 
-@pytest.mark.slow
 def test_a_kernel_that_runs_on_after_its_request_expired_is_killed(make_cluster: Make) -> None:
-    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "kill"})
+    assert tables.LINGER_MS == 2000
+    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "kill"}, shortened=LINGER)
     cluster.start_helper()
-    path = cluster.folder / "lingers"
     with cluster.connect("ada") as ada:
-        ada.submit("echo", seconds(1), timeout=TIMEOUT)
-        pending = ada.begin("mark", path_array(path), options=Options(budget_ms=500))
-        pid = first_pid(path)
-        with pytest.raises(RequestFailed) as failed:
-            pending.result(TIMEOUT)
-        assert failed.value.status is Status.EXPIRED
-        assert os.path.exists(f"/proc/{pid}")
+        pid, _ = expired_on_its_worker(cluster, ada, "mark")
         until(lambda: not os.path.exists(f"/proc/{pid}"))
         assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
     statistics = cluster.statistics()
@@ -89,14 +103,12 @@ def test_a_kernel_that_runs_on_after_its_request_expired_is_killed(make_cluster:
 
 def test_a_kernel_whose_request_expired_may_finish_where_that_is_configured(make_cluster: Make) -> None:
     """It runs for four times as long as `kill` would let it, on the only lane; the next request has the same worker."""
-    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "finish"}, leasing={"lanes": 1})
+    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "finish"}, leasing={"lanes": 1}, shortened=LINGER)
     cluster.start_helper()
     with cluster.connect("ada") as ada:
-        ada.submit("echo", seconds(1), timeout=TIMEOUT)
-        expired = ada.begin("sleep", seconds(8.0), options=Options(budget_ms=500))
-        with pytest.raises(RequestFailed) as failed:
-            expired.result(TIMEOUT)
-        assert failed.value.status is Status.EXPIRED
+        _, path = expired_on_its_worker(cluster, ada, "held")
+        time.sleep(4 * LINGER_S)
+        path.unlink()
         assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
     statistics = cluster.statistics()
     assert statistics["expired_running"] == 1
@@ -105,15 +117,10 @@ def test_a_kernel_whose_request_expired_may_finish_where_that_is_configured(make
 
 
 def test_a_reload_decides_for_the_kernel_that_runs(make_cluster: Make) -> None:
-    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "finish"})
+    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "finish"}, shortened=LINGER)
     cluster.start_helper()
-    path = cluster.folder / "spared"
     with cluster.connect("ada") as ada:
-        ada.submit("echo", seconds(1), timeout=TIMEOUT)
-        pending = ada.begin("mark", path_array(path), options=Options(budget_ms=500))
-        pid = first_pid(path)
-        with pytest.raises(RequestFailed):
-            pending.result(TIMEOUT)
+        pid, _ = expired_on_its_worker(cluster, ada, "mark")
         cluster.config["limits"] = {"on_expiry": "kill"}
         assert cluster.reload()
         until(lambda: not os.path.exists(f"/proc/{pid}"))
@@ -157,7 +164,8 @@ def heard(fake: FakeHost) -> bytes | None:
 
 
 def test_a_helper_at_work_on_an_instance_may_be_silent_for_as_long_as_a_scrub(make_cluster: Make) -> None:
-    cluster = make_cluster({"ada": {}}, limits={"helper_ms": 150, "scrub_ms": 900, "open_ms": 20_000})
+    cluster = make_cluster({"ada": {}}, limits={"helper_ms": 150, "scrub_ms": 900, "open_ms": 600_000})
+    started = time.monotonic()
     with FakeHost(cluster) as fake, cluster.connect("ada", slots=1) as ada:
         fake.join()
         ada._link.negotiation.update(1.0)
@@ -165,10 +173,9 @@ def test_a_helper_at_work_on_an_instance_may_be_silent_for_as_long_as_a_scrub(ma
         kinds = []
         while not any(isinstance(kind, control.OpenInstance) for kind in kinds):
             kinds.append(fake.hear())
-        started = time.monotonic()
-        while heard(fake) is not None:
+        while heard(fake) is not None:  # it fails at its bound if the limit is open_ms
             pass
-        assert 0.8 < time.monotonic() - started < 18, "the limit is scrub_ms, not open_ms"
+        assert time.monotonic() - started >= 0.9
 
 
 def test_a_lease_that_never_opens_is_closed_and_tried_again(make_cluster: Make) -> None:
@@ -201,23 +208,20 @@ def test_a_worker_that_never_scrubs_leaves_it_to_the_helper(make_cluster: Make) 
         assert closed == control.CloseInstance(lease=order.lease, generation=order.generation, scrub=True)
 
 
-@pytest.mark.slow
 def test_workers_that_die_at_birth_are_forked_ever_more_rarely(make_cluster: Make) -> None:
-    cluster = make_cluster({"ada": NARROW, "bob": NARROW}, leasing={"lanes": 1})
+    """The pauses after the first tries: 1, 2, 4 times the shortened one, and so on."""
+    assert tables.RETRY_OPEN_MS == 1000
+    cluster = make_cluster(
+        {"ada": NARROW, "bob": NARROW}, leasing={"lanes": 1}, shortened={f"{tables.__name__}.RETRY_OPEN_MS": 20}
+    )
     cluster.start_helper(stillborn="ada")
     with cluster.connect("ada") as ada, cluster.connect("bob") as bob:
+        began_s = time.monotonic()
         ada.begin("echo", seconds(1))
         until(lambda: forked(cluster) >= 3)
         assert bob.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
-        seen = [(forked(cluster), time.monotonic())]
-
-        def stands() -> bool:
-            if (tries := forked(cluster)) != seen[-1][0]:
-                seen.append((tries, time.monotonic()))
-            return time.monotonic() - seen[-1][1] > 1.5
-
-        until(stands)
-    assert seen[-1][0] <= 5, "the first pauses take 1, 2, 4, 8 and 16 s; were each a second, none would stand so long"
+        until(lambda: forked(cluster) >= TRIES_AT_BIRTH)
+    assert time.monotonic() - began_s >= 0.02 * (2 ** (TRIES_AT_BIRTH - 1) - 1)
 
 
 def forked(cluster: Cluster) -> int:

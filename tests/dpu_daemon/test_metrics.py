@@ -158,6 +158,7 @@ def test_a_blocked_loop_is_noticed_by_the_thread_beside_it(make_cluster: Make) -
     status, text = get(port, "/metrics")
     assert (status, "does not answer" in text) == (503, True)
     assert get(port, "/readyz")[0] == 503
+    cluster.daemon.tell("go on")
     until(lambda: get(port, "/healthz")[0] == 200)
 
 

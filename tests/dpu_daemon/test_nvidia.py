@@ -13,6 +13,7 @@ import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import Options, RequestFailed
+from offpath.host_helper.migd.gpu import UNHELD_MS, MigGpu
 
 from ..host_helper.migd.rig import Migd
 from ..support.cluster import TIMEOUT, Cluster, said
@@ -182,11 +183,12 @@ def test_an_xid_of_the_whole_gpu_ends_its_leases_and_one_of_a_process_ends_none(
 
 
 def test_a_helper_killed_leaves_its_instances_to_the_next(cluster: Cluster, migd: Migd) -> None:
+    assert UNHELD_MS == 10_000
     echo(cluster, "ada", 1000)
     assert cluster.helper is not None
     cluster.helper.kill()
     (left,) = instances(migd)
     assert left[2], "migd keeps the lease of a helper that may come back"
-    start(cluster, gpus="migd", migd=migd.path)
+    start(cluster, gpus="migd", migd=migd.path, shortened={f"{MigGpu.__module__}.UNHELD_MS": 500})
     places = [echo(cluster, tenant, 1000) for tenant in ("ada", "bob")]
     assert {value for each in places for value in each["residue"]} == {0}

@@ -15,11 +15,14 @@ from typing import Any
 
 from offpath.host_helper import Requester
 
+from .limits import in_environment
 from .processes import HERE, Process, until
 from .toml import to_toml
 
 TIMEOUT = 30.0
 MIB = 1 << 20
+SHORTENED = {"offpath.dpu_daemon.config.tables.RETRY_OPEN_MS": 50}
+"""Limits of every test's daemon. Many tests have an instance fail: its tenant's next one need not wait for a second."""
 _GIVEN: set[int] = set()
 _RELOADED = re.compile(r"configuration [0-9]+ (is|stays) in force")
 
@@ -32,11 +35,12 @@ class Cluster:
         tenants: dict[str, dict[str, Any]],
         keep: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        shortened: dict[str, float] | None = None,
         **tables: Any,
     ) -> None:
         """``keep``: settings of a service manager (possibly none) under which the daemon runs; ``daemon`` is then that
         manager.
-        ``environment``: what is set for the daemon alone."""
+        ``environment``: what is set for the daemon alone. ``shortened``: its limits by their place (see `limits`)."""
         self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
         self.run_folder = self.folder / "run"
         self.helper: Process | None = None
@@ -56,6 +60,7 @@ class Cluster:
         if keep is not None:
             kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
             program = ["service_manager_main.py", str(self.run_folder), json.dumps(keep), *kept]
+        environment = {**(environment or {}), **in_environment({**SHORTENED, **(shortened or {})})}
         self.daemon = Process("daemon", self.folder, *program, environment=environment)
         try:
             self.lineage = self.daemon.hear()["lineage"]
@@ -81,8 +86,12 @@ class Cluster:
     def token(name: str) -> str:
         return f"{name}-{'x' * 24}"
 
-    def start_helper(self, environment: dict[str, str] | None = None, **options: Any) -> Process:
-        """Returns when the daemon has taken it in."""
+    def start_helper(
+        self, environment: dict[str, str] | None = None, shortened: dict[str, float] | None = None, **options: Any
+    ) -> Process:
+        """Returns when the daemon has taken it in. ``shortened``: its limits by their place (see `limits`)."""
+        if shortened:
+            environment = {**(environment or {}), **in_environment(shortened)}
         self._helpers += 1
         self.helper = Process(
             f"helper{self._helpers}", self.folder, "helper_main.py", self.channel, json.dumps(options),

@@ -1,7 +1,8 @@
 """A daemon as its own process: CONFIG.toml DIRECTORY. Says one line when ready, its statistics at the end.
 
-Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it; told
-``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own.
+Told ``block`` on its standard input, its loop does nothing until it is told more, as if a disk or a driver held it;
+told ``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own, `limits.LIMITS` shorter
+limits.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ import json
 import logging
 import os
 import resource
+import select
 import sys
-import time
 from pathlib import Path
 
 from clocks import shift_clocks  # the script's own folder is first on sys.path
+from limits import shorten_limits
 
 from offpath.dpu_daemon.config import Sources
 from offpath.dpu_daemon.config.lastgood import read_or_last_good
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.serve import run
-
-BLOCK_S = 4.0
 
 
 def ready(daemon: Daemon) -> None:
@@ -34,7 +34,8 @@ def ready(daemon: Daemon) -> None:
 def told(daemon: Daemon) -> None:
     line = os.read(sys.stdin.fileno(), 100)
     if line.strip() == b"block":
-        time.sleep(BLOCK_S)
+        select.select([sys.stdin], [], [])
+        line = os.read(sys.stdin.fileno(), 100)
     if line.strip() == b"jam":
         daemon.requests.engine._work.put(None)
     if not line:
@@ -43,6 +44,7 @@ def told(daemon: Daemon) -> None:
 
 if __name__ == "__main__":
     shift_clocks()
+    shorten_limits()
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     if few := os.environ.get("OFFPATH_TEST_NOFILE"):

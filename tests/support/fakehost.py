@@ -16,8 +16,7 @@ from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import control, host
 
 from .cluster import Cluster
-
-BOUND_S = 15.0
+from .processes import BOUND_S
 
 
 def offer(uuid: str = "GPU-fake", model: str = "A100-40GB", *, is_emulated: bool = True) -> control.GpuOffer:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from clocks import shift_clocks  # the script's own folder is first on sys.path
+from limits import shorten_limits
 from numpy.typing import NDArray
 
 from offpath.bindings.cuda.driver import load
@@ -28,6 +29,7 @@ from offpath.host_helper import Helper, LaneContext, SequenceContext, current_la
 
 Array = NDArray[Any]
 helper = Helper()
+HELD_S = 60.0
 residue: list[int] = []
 stillborn = ""
 """The tenant whose workers die before they are ready."""
@@ -187,11 +189,11 @@ def mark(path: Array) -> Array:
 
 @helper.kernel("held", demand=14)
 def held(path: Array) -> Array:
-    """Makes the file with this worker's pid, then stays until somebody takes it away, 20 s at most."""
+    """Makes the file with this worker's pid, then stays until somebody takes it away, `HELD_S` at most."""
     name = path.tobytes().decode()
     with open(name, "w") as file:
         file.write(f"{os.getpid()}\n")
-    end = time.monotonic() + 20
+    end = time.monotonic() + HELD_S
     while os.path.exists(name) and time.monotonic() < end:
         time.sleep(0.002)
     return np.array([os.getpid()])
@@ -361,6 +363,7 @@ def again(former: Helper) -> Helper:
 
 if __name__ == "__main__":
     shift_clocks()
+    shorten_limits()
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     channel, given = sys.argv[1:]

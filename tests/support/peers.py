@@ -20,9 +20,7 @@ from offpath.bindings.wire.frames import FrameReader
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, AnswerHeader, parse_answer
 
 from .cluster import Cluster
-from .processes import until
-
-BOUND_S = 15.0
+from .processes import BOUND_S, until
 
 
 class Peer:

@@ -16,10 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from .limits import LIMITS
+
 HERE = Path(__file__).resolve().parent
 MOST = 6
 """Processes that are kept; they end with the tests, because their forks would end with them."""
-_CHANGES = "PYTEST_CURRENT_TEST"
+_CHANGES = ("PYTEST_CURRENT_TEST", LIMITS)
+"""No library reads them when it is imported."""
 _lock = threading.Lock()
 _Key = tuple[str, frozenset[tuple[str, str]]]
 _kept: dict[_Key, Preloaded] = {}
@@ -90,7 +93,7 @@ def preloaded(script: str, environment: Mapping[str, str]) -> Preloaded | None:
     Libraries read the environment when they are imported, so each environment has a process of its own, from its second
     use on: most tests share one.
     """
-    same = {name: value for name, value in environment.items() if name != _CHANGES}
+    same = {name: value for name, value in environment.items() if name not in _CHANGES}
     key = (script, frozenset(same.items()))
     with _lock:
         if key not in _kept:

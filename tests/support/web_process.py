@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
 from typing import Any
 
-from .processes import BOUND_S, until
+from .limits import in_environment
+from .processes import BOUND_S, HERE, until
 
 
 class Web:
     """`offpath web run` as its own process, and a client of it."""
 
-    def __init__(self, *words: str, open_files: int = 1024) -> None:
-        command = [sys.executable, "-W", "error", "-m", "offpath.cli.main", "web", "run", "--json", *words]
+    def __init__(self, *words: str, open_files: int = 1024, shortened: dict[str, float] | None = None) -> None:
+        """``shortened``: its limits by their place (see `limits`)."""
+        program = [str(HERE / "shortened_main.py")] if shortened else ["-m"]
+        command = [sys.executable, "-W", "error", *program, "offpath.cli.main", "web", "run", "--json", *words]
         limited = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(limited, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            limited, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **in_environment(shortened or {})},
+        )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]

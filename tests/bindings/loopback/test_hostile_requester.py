@@ -132,13 +132,11 @@ def test_a_header_that_changes_after_it_was_read_stays_as_it_was_read(hostage: H
 def test_the_peers_flags_on_its_own_end_never_make_ours_block(hostage: Hostage, blocking: bool) -> None:
     flags = fcntl.fcntl(hostage.bell, fcntl.F_GETFL) & ~os.O_NONBLOCK
     fcntl.fcntl(hostage.bell, fcntl.F_SETFL, flags if blocking else flags | os.O_NONBLOCK)
-    started = time.monotonic()
     assert hostage.session.poll() is None
     while hostage.session.ring(0):
         pass
     assert hostage.session.ring(0) is False
     assert hostage.session.poll() is None
-    assert time.monotonic() - started < 5
 
 
 def test_a_peer_that_fills_its_doorbell_is_read_one_by_one(hostage: Hostage) -> None:

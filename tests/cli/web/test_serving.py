@@ -7,7 +7,6 @@ import http.client
 import re
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed here")
 
-from offpath.cli.web.serving import HANDSHAKE_S, MOST_CONNECTIONS
+from offpath.cli.web import serving
+from offpath.cli.web.serving import HANDSHAKE_S, IDLE_LOOKS, LOOK_S, MOST_CONNECTIONS
 
 from ...support.certificates import Authority
 from ...support.command import offpath
@@ -24,6 +24,7 @@ from ...support.web_process import Web
 
 pytestmark = pytest.mark.slow
 TOKEN = "t" * 24
+ASYNCIO_S = 60.0
 
 
 @pytest.fixture
@@ -50,15 +51,22 @@ def test_another_host_and_another_method_are_refused_on_the_wire(web: Web) -> No
     connection.close()
 
 
-def test_connections_that_send_no_whole_request_are_ended(web: Web) -> None:
-    parts = (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api")
-    held = [socket.create_connection(("127.0.0.1", web.port), timeout=BOUND_S) for _ in parts]
-    for sock, sent in zip(held, parts, strict=True):
-        sock.sendall(sent)
-    for sock in held:
-        with sock, contextlib.suppress(ConnectionResetError):
-            while sock.recv(65536):  # raises TimeoutError if it stays open
-                pass
+def test_connections_that_send_no_whole_request_are_ended(tmp_path: Path) -> None:
+    """Nothing at all, the begin of a request, and the begin of a second one."""
+    assert (LOOK_S, IDLE_LOOKS) == (5.0, 2)
+    web = Web("--runtime-dir", str(tmp_path), "--listen", "127.0.0.1:0", shortened={f"{serving.__name__}.LOOK_S": 0.1})
+    try:
+        parts = (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api")
+        held = [socket.create_connection(("127.0.0.1", web.port), timeout=BOUND_S) for _ in parts]
+        for sock, sent in zip(held, parts, strict=True):
+            sock.sendall(sent)
+        for sock in held:
+            with sock, contextlib.suppress(ConnectionResetError):
+                while sock.recv(65536):  # raises TimeoutError if it stays open
+                    pass
+        web.end()
+    finally:
+        web.kill()
 
 
 def silent(port: int, count: int) -> list[socket.socket]:
@@ -83,7 +91,6 @@ def test_connections_have_a_bound_and_those_that_end_make_room(web: Web) -> None
     """The server may open 256 files: without the bound it has none left to connect to the daemon."""
     held = silent(web.port, 300)
     until(lambda: still_open(held) <= MOST_CONNECTIONS)
-    time.sleep(1.5)  # a poll
     assert (web.process.poll(), still_open(held)) == (None, MOST_CONNECTIONS)
     for sock in held:
         sock.close()
@@ -110,8 +117,8 @@ def test_an_address_that_others_reach_needs_https_and_names() -> None:
     assert offpath("web", "run", "--interval", "0.1").code == 2
 
 
-@pytest.fixture
-def secure(tmp_path: Path) -> Iterator[tuple[Web, ssl.SSLContext]]:
+@contextlib.contextmanager
+def secured(tmp_path: Path, shortened: dict[str, float] | None = None) -> Iterator[tuple[Web, ssl.SSLContext]]:
     """With a certificate and a token; what a client needs to trust it."""
     authority = Authority(tmp_path)
     certificate, key = authority.issue("dpu7", is_server=True)
@@ -119,12 +126,19 @@ def secure(tmp_path: Path) -> Iterator[tuple[Web, ssl.SSLContext]]:
     token.write_text(TOKEN)
     token.chmod(0o600)
     made = Web("--listen", "127.0.0.1:0", "--no-daemon", "--runtime-dir", str(tmp_path), "--token-file", str(token),
-               "--certificate", certificate, "--key", key)  # fmt: skip
+               "--certificate", certificate, "--key", key, shortened=shortened)  # fmt: skip
     try:
         yield made, ssl.create_default_context(cafile=authority.ca_file)
         made.end()
     finally:
         made.kill()
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[Web, ssl.SSLContext]]:
+    """See `secured`."""
+    with secured(tmp_path) as made:
+        yield made
 
 
 def test_with_a_certificate_the_page_is_served_by_https_and_its_cookie_is_for_https(
@@ -141,15 +155,20 @@ def test_with_a_certificate_the_page_is_served_by_https_and_its_cookie_is_for_ht
     connection.close()
 
 
-def test_connections_without_a_tls_handshake_count_and_end(secure: tuple[Web, ssl.SSLContext]) -> None:
+def test_connections_without_a_tls_handshake_count_and_end(secure: tuple[Web, ssl.SSLContext], tmp_path: Path) -> None:
+    """asyncio's own bound of a handshake is a minute."""
     web, _ = secure
     held = silent(web.port, MOST_CONNECTIONS + 50)
-    began_s = time.monotonic()
     until(lambda: still_open(held) <= MOST_CONNECTIONS)
-    until(lambda: still_open(held) == 0)
-    assert time.monotonic() - began_s < 3 * HANDSHAKE_S, "asyncio's own bound is a minute"
     for sock in held:
         sock.close()
+    assert HANDSHAKE_S == 10.0
+    (hasty := tmp_path / "hasty").mkdir()
+    with secured(hasty, {f"{serving.__name__}.HANDSHAKE_S": 0.3}) as (web, _):
+        held = silent(web.port, 3)
+        until(lambda: still_open(held) == 0, 0.9 * ASYNCIO_S)
+        for sock in held:
+            sock.close()
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_served(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.cli.local.switches import Switches
 from offpath.dpu_daemon.switch.summing import bf16_to_fp32, fp32_to_bf16
 
-BOUND_S = 20.0
+from ...support.processes import BOUND_S
+
 STAMP = 1 << 32 | 1
 TYPES = {"fp32": "<f4", "fp16": "<f2", "bf16": "<u2", "int32": "<i4"}
 
@@ -102,7 +103,7 @@ def close_all(*jobs: Sequence[TreeConnection]) -> None:
 
 def settled(switches: Switches, name: str = "s0") -> dict[str, Any]:
     """A switch's statistics once it has heard of the last delivery, or of the last hang-up of a lost tree."""
-    until = time.monotonic() + 2
+    until = time.monotonic() + BOUND_S
     while time.monotonic() < until:
         stats = switches.stats(name)
         if not stats["in_flight"] and all(part["attached"] == part["ranks"] for part in stats["parts"]):

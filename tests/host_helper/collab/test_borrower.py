@@ -17,8 +17,10 @@ from offpath.bindings.wire.collab_admin import Requirement
 from offpath.cli.local.collab_controller import CollabController
 from offpath.host_helper.collab.attributes import kept
 from offpath.host_helper.collab.borrower import Borrower, JobWish
-from offpath.host_helper.collab.controller import JobRefused, LocalController
+from offpath.host_helper.collab.controller import ANSWER_S, JobRefused, LocalController
 from offpath.host_helper.collab.settings import VARIABLE, NodeTable, Settings, load
+
+from ...support.processes import BOUND_S, until
 
 pytestmark = pytest.mark.slow
 Nodes = Callable[[], Mapping[int, NodeTable]]
@@ -37,9 +39,9 @@ def settings_of(controller: CollabController, monkeypatch: pytest.MonkeyPatch) -
     return found
 
 
-def borrower(settings: Settings, wish: JobWish) -> Borrower:
+def borrower(settings: Settings, wish: JobWish, answer_s: float = ANSWER_S) -> Borrower:
     _, _, key = settings.keys()
-    return Borrower(LocalController(settings), wish, key, settings.prefix, settings.poll_s)
+    return Borrower(LocalController(settings, answer_s), wish, key, settings.prefix, settings.poll_s)
 
 
 def nodes(*speeds: int) -> Nodes:
@@ -74,17 +76,26 @@ def test_two_jobs_share_nodes_and_none_works_for_both(
 
 def test_leases_outlive_a_kill_of_the_controller(controller: CollabController, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(controller, monkeypatch)
-    one = borrower(settings, JobWish("one", 2, 30))
-    assert one.borrow(nodes(1, 1), 20) == [0, 1]
+    one = borrower(settings, JobWish("one", 2, 30), 0.5)
+    assert one.borrow(nodes(1, 1), BOUND_S) == [0, 1]
     controller.kill()
     with pytest.raises(PeerGone):
         one.report({0: True})
     controller.start()
-    one.report({0: True, 1: True})
+    until(lambda: reported(one, {0: True, 1: True}))
     assert not one.has(0)
     one.end()
     assert len(one.borrow(nodes(1, 1), 20)) == 2
     one.close()
+
+
+def reported(one: Borrower, results: dict[int, bool]) -> bool:
+    """False: the controller was slower than its borrower waits here."""
+    try:
+        one.report(results)
+    except PeerGone:
+        return False
+    return True
 
 
 def test_a_controller_that_does_not_answer_is_given_up_after_the_patience(
@@ -180,9 +191,9 @@ def test_results_that_wait_are_sent_before_the_job_is_closed(
 def test_a_job_whose_controller_is_gone_is_closed_with_results_that_wait(
     controller: CollabController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = borrower(settings_of(controller, monkeypatch), JobWish("one", 3, 30, quorum_percent=60))
-    one.borrow(nodes(1, 1, 1), 20)
-    one.report({0: True, 1: True})
+    one = borrower(settings_of(controller, monkeypatch), JobWish("one", 3, 30, quorum_percent=60), 0.5)
+    one.borrow(nodes(1, 1, 1), BOUND_S)
+    until(lambda: reported(one, {0: True, 1: True}))
     controller.kill()
     one.close()
     assert "1 results were not sent" in caplog.text

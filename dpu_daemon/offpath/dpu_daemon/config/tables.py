@@ -34,6 +34,8 @@ _MOST_NAMED: Final = 256
 LINGER_MS: Final = 2000
 """How long a kernel may continue after its job was cancelled or, with ``on_expiry = "kill"``, expired; then its worker
 is killed."""
+RETRY_OPEN_MS: Final = 1000
+"""The pause after an instance failed, doubled with each failure in a row."""
 
 
 class _Table(BaseModel):
@@ -259,6 +261,7 @@ class DaemonConfig(_Table):
             min_hold_ns=table.min_hold_ms * MS,
             kernel_ns=limits.kernel_ms * MS,
             linger_ns=LINGER_MS * MS,
+            retry_open_ns=RETRY_OPEN_MS * MS,
             kills_expired=limits.on_expiry == "kill",
             open_ns=limits.open_ms * MS,
             load_ns=limits.load_ms * MS,

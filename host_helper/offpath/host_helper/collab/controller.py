@@ -47,17 +47,18 @@ class Controller(Protocol):
 class LocalController:
     """A controller whose socket is on this machine. Raises: OptionRefused, KeyFileRefused, PlaceUnusable."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, answer_s: float = ANSWER_S) -> None:
         server_key, secret, _ = settings.keys()
         self._path = local_socket(COLLAB_SOCKET, settings.runtime_dir)
-        self._gateway = Gateway(settings.gateway, server_key, secret)
+        self._gateway = Gateway(settings.gateway, server_key, secret, answer_s)
+        self._answer_s = answer_s
 
     def ask(self, request: Request, wanted: type[_R]) -> _R:
         """See `Controller`."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             try:
-                connect_daemon(sock, self._path, ANSWER_S)
-                sock.settimeout(ANSWER_S)
+                connect_daemon(sock, self._path, self._answer_s)
+                sock.settimeout(self._answer_s)
                 sock.sendall(frame(control.encode(request)))
                 reader, frames = FrameReader(), list[bytes]()
                 while not frames:

@@ -20,7 +20,7 @@ from offpath.host_helper.migd.errors import MigdRefused, MigdUnreachable
 logger = logging.getLogger(__name__)
 _EMULATED: Final = "(emulated)"
 """Ends the names of the GPU emulator's devices."""
-DEFAULT_UNHELD_MS: Final = 10_000
+UNHELD_MS: Final = 10_000
 """A living helper holds its leases again sooner than this after a restart of migd."""
 _MOST_PROFILES: Final = 16
 _NOT_SCHEDULED: Final = ("+gfx", "-me", ".all")
@@ -161,13 +161,13 @@ class MigGpu:
             if held.handle in self.client.held
         ]
 
-    def reclaim(self, unheld_ms: int = DEFAULT_UNHELD_MS) -> int:
-        """Destroy leases of this user on the GPU that nobody has held for ``unheld_ms``: those of a helper that ended.
+    def reclaim(self) -> int:
+        """Destroy leases of this user on the GPU that nobody has held for `UNHELD_MS`: those of a helper that ended.
         Returns how many. One in use stays, quarantined. Raises: DeviceError, MigdUnreachable."""
         count = 0
         for line in self.client.describe(self.uuid).instances:
             is_ours = line.lease_uid == os.geteuid() and line.handle not in self.client.held
-            if is_ours and line.handle and line.unheld_ms >= unheld_ms:
+            if is_ours and line.handle and line.unheld_ms >= UNHELD_MS:
                 try:
                     self.client.hold([line.handle])  # refused if its helper came back meanwhile
                     self.client.destroy(line.handle)
