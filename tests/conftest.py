@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from offpath.bindings.build import compiled
 
 from . import workers
+from .skips import pytest_terminal_summary as pytest_terminal_summary
 
 SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
 SAMPLE = os.environ.get("OFFPATH_TEST_SAMPLE", "")
@@ -73,7 +74,7 @@ _SLOW = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the size leaves out; `-m` and `-k` still apply to the rest."""
     if not list(Path("/sys/class/infiniband").glob("*")):
-        why = "no RDMA device here; in a virtual machine with two: ./scripts/rxe-vm -- ./scripts/test -m rdma"
+        why = "no RDMA device: in a virtual machine with two, ./scripts/rxe-vm -- ./scripts/test -m rdma"
         for item in items:
             if item.get_closest_marker("rdma"):
                 item.add_marker(pytest.mark.skip(reason=why))
