@@ -16,6 +16,7 @@ from offpath.bindings.build import compiled
 
 from . import durations, workers
 from .sizes import SIZE, sized
+from .skips import pytest_terminal_summary as pytest_terminal_summary
 from .suites import recorder
 from .suites.table import in_fast_tier, suite_of
 
@@ -83,7 +84,7 @@ _SLOW = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the size leaves out; `-m` and `-k` still apply to the rest."""
     if not list(Path("/sys/class/infiniband").glob("*")):
-        why = "no RDMA device here; in a virtual machine with two: ./scripts/rxe-vm -- ./scripts/test -m rdma"
+        why = "no RDMA device: in a virtual machine with two, ./scripts/rxe-vm -- ./scripts/test -m rdma"
         for item in items:
             if item.get_closest_marker("rdma"):
                 item.add_marker(pytest.mark.skip(reason=why))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,10 @@ from offpath.cli.bench.request_path.opening import opened
 from offpath.cli.bench.request_path.plan import ALL, Point, plan
 
 from ..support.command import offpath
+from ..support.compiler import MISSING, find_compiler
 
 NOT_PINNED = Cores(None, None)
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+needs_compiler = pytest.mark.skipif(not find_compiler(), reason=MISSING)
 
 
 def blocks(*p50_us: float, cpu_us: float = 10.0) -> list[Block]:

@@ -24,6 +24,8 @@ from offpath.cli.demo.isolation import LaneReport
 from offpath.cli.demo.report import lane_changes, lane_openings
 from offpath.cli.demo.tenant import same_bytes
 
+from ..support import doca, gpu_emulator
+
 MAX_SAMPLE_BYTES = 60 * 1024
 QUIET_LANE = LaneReport(*([0] * len(dataclasses.fields(LaneReport))))
 
@@ -156,6 +158,7 @@ def test_a_short_demo_answers_all_rightly_and_finds_no_violation(tmp_path: Path)
     ids=["doca over comch", "zmq alone, which takes doca"],
 )
 def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: tuple[str, ...]) -> None:
+    doca.emulator()
     done = demo("--jobs", "100", "--seconds", "5", "--picture", "", *arguments)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -176,6 +179,9 @@ def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: t
 )
 def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """NVML and CUDA are emulated; offpath-migd cuts, and workers use CUDA."""
+    gpu_emulator.emulator()
+    if "doca" in arguments:
+        doca.emulator()
     picture = tmp_path / "demo.svg"
     done = demo("--gpu", "emulated-nvml", "--jobs", "100", "--seconds", "5", "--picture", str(picture), *arguments)
     assert done.returncode == 0, done.stderr
@@ -196,6 +202,8 @@ def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: P
 def test_the_demo_notices_lanes_that_were_not_scrubbed(gpu: str) -> None:
     if gpu != "emulated" and compiled():
         pytest.skip("an installed offpath does not build the GPU emulator")
+    if gpu != "emulated":
+        gpu_emulator.emulator()
     done = demo("--gpu", gpu, "--jobs", "100", "--seconds", "5", "--break", "scrub", "--picture", "")
     assert done.returncode == 1
     report = json.loads(done.stdout)

@@ -18,6 +18,7 @@ from offpath.cli.admin_client import AdminClient
 from ..host_helper.migd.rig import Migd
 from ..support.carriers import Carrier
 from ..support.cluster import Cluster, pids_of
+from ..support.doca import emulator
 from ..support.processes import BOUND_S, Process, until
 
 TENANTS = ("ada", "bob", "cyd")
@@ -56,6 +57,8 @@ class Node:
         """Names of requesters that were killed: nobody is left to hear their answers."""
         settings = {"resume_ttl_s": 4, "adopt_ms": 1500, "journal_mib": 1, **durability}
         narrow = {"max_share": 14, "profile": "1g.5gb"}
+        if channel:
+            emulator()  # skips before anything is made that the test would have to end
         self._carried = tempfile.TemporaryDirectory(prefix="offpath-c-")
         tables: dict[str, Any] = {"datapath": {"copy_engine": copy_engine}} if copy_engine else {}
         carrier = Carrier(Path(self._carried.name), channel) if channel else None

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from ..support.compiler import MISSING, find_compiler
 from ..support.evidence import keep
 
 HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (shutil.which("spin") and shutil.which("gcc")), reason="no spin or no gcc here"),
+    pytest.mark.skipif(shutil.which("spin") is None, reason="needs spin: the package spin of Debian and Ubuntu"),
+    pytest.mark.skipif(not find_compiler(), reason=MISSING),
 ]
 
 
@@ -37,7 +39,7 @@ def check(model: str, options: tuple[str, ...], folder: Path, timeout_s: int = 2
     """
     subprocess.run(["spin", "-a", *options, HERE / model], cwd=folder, check=True, capture_output=True, timeout=60)
     built = [
-        "gcc",
+        *find_compiler(),
         "-O2",
         "-w",
         "-DNFAIR=3" if cycles else "-DSAFETY",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from .compiler import MISSING, find_compiler
 from .sources import ROOT
 
 BUILD_S: Final = 600.0
@@ -22,11 +22,12 @@ BUILD_S: Final = 600.0
 
 def needs_the_scripts() -> Any:
     """Marks what builds: with a C compiler, in the environment that ./scripts make."""
-    has_cc = shutil.which("cc") is not None and Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    is_ours = Path(sys.prefix) == ROOT / ".venv"
-    is_pure = os.environ.get("OFFPATH_PURE") == "1"
-    reason = "no C compiler, no Python.h, not in .venv, or OFFPATH_PURE=1"
-    return pytest.mark.skipif(not (has_cc and is_ours) or is_pure, reason=reason)
+    if os.environ.get("OFFPATH_PURE") == "1":
+        return pytest.mark.skip(reason="OFFPATH_PURE=1: nothing is compiled")
+    if Path(sys.prefix) != ROOT / ".venv":
+        return pytest.mark.skip(reason="runs in the scripts' own .venv only")
+    has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    return pytest.mark.skipif(not (find_compiler() and has_headers), reason=MISSING)
 
 
 @cache

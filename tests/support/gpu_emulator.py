@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from .compiler import built
 from .doca import environment
 
 __all__ = ["ROOT", "emulator", "environment", "load", "machine"]
@@ -19,11 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "OFFPATH_GPU_EMULATOR_"
 
 
-@cache
 def emulator() -> Path:
-    """The folder of its libraries, built on first use."""
-    built = subprocess.run([ROOT / "scripts" / "gpu-emulator"], capture_output=True, text=True, check=True)
-    return Path(built.stdout.strip())
+    """The folder of its libraries, built on first use; without a C compiler the test is skipped."""
+    return Path(built(ROOT / "scripts" / "gpu-emulator"))
 
 
 @cache

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ...support.compiler import built, compiler
 from .table import NOTES, ROOT, Row, enumerators_of, kept, rows_of
 
 SOURCES = ROOT / "bindings" / "csrc" / "doca_emulator"
@@ -21,15 +22,14 @@ NOT_CLAIMED = re.compile(r"DOCA_(RDMA|MTU)_|DOCA_ERROR_DEVICE_FATAL_ERROR$")
 """RDMA is not emulated, and error 31 came after 3.0."""
 
 
-def built(*arguments: str) -> Path:
-    made = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, check=True)
-    (line,) = made.stdout.splitlines()
+def folder_of(*arguments: str) -> Path:
+    (line,) = built(SCRIPT, *arguments).splitlines()
     return Path(line)
 
 
 @pytest.fixture(scope="module")
 def libraries() -> Path:
-    return built()
+    return folder_of()
 
 
 def symbols(library: Path) -> dict[str, str]:
@@ -71,7 +71,7 @@ def test_the_table_holds_what_it_should() -> None:
 
 def preprocessed(release: int) -> str:
     return subprocess.run(
-        ["gcc", "-E", "-P", f"-DDOCA_EMULATOR_RELEASE={release}", SOURCES / "prototypes.h"],
+        [*compiler(), "-E", "-P", f"-DDOCA_EMULATOR_RELEASE={release}", SOURCES / "prototypes.h"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_a_library_exports_its_rows_under_their_nodes(libraries: Path, library: 
 
 @pytest.mark.parametrize("library", ["common", "dma"])
 def test_the_older_release_has_only_what_2_5_had(libraries: Path, library: str) -> None:
-    older = built("--release", "2.5")
+    older = folder_of("--release", "2.5")
     assert older == libraries / "2.5"
     assert sorted(path.name for path in older.iterdir()) == ["libdoca_common.so.2", "libdoca_dma.so.2"]
     found = symbols(older / f"libdoca_{library}.so.2")
@@ -151,7 +151,7 @@ def test_names_and_needs_are_the_real_ones(libraries: Path, library: str) -> Non
 
 @pytest.mark.parametrize(("release", "said"), [("3.0", b"3.0.0-emulated"), ("2.5", b"2.5.0-emulated")])
 def test_each_release_says_which_it_is(release: str, said: bytes) -> None:
-    version = ctypes.CDLL(str(built("--release", release) / "libdoca_common.so.2")).doca_version_runtime
+    version = ctypes.CDLL(str(folder_of("--release", release) / "libdoca_common.so.2")).doca_version_runtime
     version.restype = ctypes.c_char_p
     assert version() == said
 
@@ -165,7 +165,8 @@ def program(into: Path, libraries: Path, *flags: str) -> Path:
     warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Werror"]
     subprocess.run(
         [
-            "gcc", "-std=c11", "-O1", "-g", "-pthread", *warnings, *flags, *sorted((SOURCES / "test").glob("*.c")),
+            *compiler(), "-std=c11", "-O1", "-g", "-pthread",
+            *warnings, *flags, *sorted((SOURCES / "test").glob("*.c")),
             "-o", made, f"-L{libraries}", *(f"-l:libdoca_{library}.so.2" for library in LIBRARIES), "-ldl",
         ],
         check=True,
@@ -198,7 +199,7 @@ def test_the_c_program_passes(libraries: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_c_program_passes_under_the_sanitizers(tmp_path: Path) -> None:
-    sanitized = built("--sanitize")
+    sanitized = folder_of("--sanitize")
     made = program(tmp_path, sanitized, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     all_passed(made, sanitized, tmp_path / "met")
 
@@ -227,6 +228,7 @@ def test_what_is_built_is_not_built_again(libraries: Path) -> None:
 
 @pytest.mark.slow
 def test_two_builds_at_once_end_with_one(tmp_path: Path) -> None:
+    compiler()
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     both = [subprocess.Popen([SCRIPT], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = {one.communicate(timeout=120)[0] for one in both}

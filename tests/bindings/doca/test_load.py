@@ -18,8 +18,8 @@ from offpath.bindings.errors import DeviceGone, DocaError, DocaMissing, DocaTooO
 from ...support.doca import emulator, environment, on_the_dpu
 
 
-def test_a_folder_that_is_named_counts_more_than_the_environment() -> None:
-    with environment(**{PATH_VARIABLE: "/nonexistent"}):
+def test_a_folder_that_is_named_counts_more_than_the_environment(tmp_path: Path) -> None:
+    with environment(**{PATH_VARIABLE: str(tmp_path)}):
         assert load(emulator()).folder == emulator()
     with environment(**{PATH_VARIABLE: emulator()}):
         assert load().folder == emulator()

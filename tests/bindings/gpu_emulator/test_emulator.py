@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ...support.compiler import built, compiler
 from ...support.gpu_emulator import PREFIX, ROOT, emulator, machine
 
 SOURCES = ROOT / "bindings" / "csrc" / "gpu_emulator"
@@ -34,8 +35,8 @@ def declared(header: str) -> set[str]:
 
 
 def needs(tool: str) -> pytest.MarkDecorator:
-    """./scripts/test installs it with the compiler; a machine for offpath's packages alone may lack it."""
-    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"no {tool} here")
+    """It comes with the compiler; a machine that has only offpath's packages, and the libraries, may lack it."""
+    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool}")
 
 
 def listed(*arguments: str | Path) -> str:
@@ -110,7 +111,8 @@ def all_passed(into: Path, libraries: Path, *flags: str) -> None:
     folder.mkdir(mode=0o700)
     subprocess.run(
         [
-            "gcc", "-std=c11", "-O1", "-g", "-pthread", *WARNINGS, *flags, *sorted((SOURCES / "test").glob("*.c")),
+            *compiler(), "-std=c11", "-O1", "-g", "-pthread",
+            *WARNINGS, *flags, *sorted((SOURCES / "test").glob("*.c")),
             "-o", program, f"-L{libraries}", *(f"-l:{library}" for library in LIBRARIES),
         ],
         check=True,
@@ -130,27 +132,26 @@ def all_passed(into: Path, libraries: Path, *flags: str) -> None:
     assert done.stdout.splitlines() == [f"ok {name}" for name in names]
 
 
-@needs("gcc")
 def test_the_c_program_passes(tmp_path: Path) -> None:
     all_passed(tmp_path, emulator())
 
 
 @pytest.mark.slow
 def test_the_c_program_passes_under_the_sanitizers(tmp_path: Path) -> None:
-    built = Path(listed(SCRIPT, "--sanitize").strip())
-    all_passed(tmp_path, built, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    all_passed(tmp_path, Path(built(SCRIPT, "--sanitize")), "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 # -- the build --------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_built_is_not_built_again() -> None:
+    made = emulator()
     again = subprocess.run(
         [SCRIPT], env={**os.environ, "CC": "/bin/false"}, capture_output=True, text=True, check=True
     )  # fmt: skip
-    assert again.stdout == f"{emulator()}\n"
-    assert ROOT not in emulator().parents
-    assert sorted(path.name for path in emulator().iterdir()) == sorted([*LIBRARIES, "nvidia-cuda-mps-control"])
+    assert again.stdout == f"{made}\n"
+    assert ROOT not in made.parents
+    assert sorted(path.name for path in made.iterdir()) == sorted([*LIBRARIES, "nvidia-cuda-mps-control"])
 
 
 def test_an_unknown_option_is_refused() -> None:

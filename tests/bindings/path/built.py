@@ -13,6 +13,7 @@ import pytest
 
 from offpath.bindings import twins
 
+from ...support.compiler import MISSING, compiler
 from ...support.sources import ROOT
 
 SOURCES = ROOT / "bindings/csrc/path"
@@ -31,13 +32,20 @@ def hook() -> ModuleType:
     return module
 
 
-def compiled(folder: Path, *flags: str, change: tuple[str, str, str] | None = None) -> Path:
-    """The module, compiled into ``folder``. ``change``: a file, a text in it, and what the text becomes."""
+def needs_compiler() -> None:
+    """Skips the calling test where the module cannot be compiled."""
+    compiler()
     build = hook()
     try:
         build.compiler()
     except build.NotBuilt as why:
-        pytest.skip(str(why))
+        pytest.skip(f"{MISSING}: {why}")
+
+
+def compiled(folder: Path, *flags: str, change: tuple[str, str, str] | None = None) -> Path:
+    """The module, compiled into ``folder``. ``change``: a file, a text in it, and what the text becomes."""
+    build = hook()
+    needs_compiler()
     sources = SOURCES
     if change is not None:
         name, text, becomes = change

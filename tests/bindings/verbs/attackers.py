@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from mmap import mmap
 from typing import Any, Final
 
@@ -133,7 +132,7 @@ class Bare:
         self.qp.to_init(verbs.qp.QPAttr(port_num=1))
         attributes = verbs.qp.QPAttr(port_num=1)
         route = verbs.addr.GlobalRoute(
-            dgid=verbs.addr.GID(IPv6Address(peer.gid).exploded), sgid_index=device.choice.gid.index, hop_limit=64
+            dgid=verbs.addr.GID(peer.gid_bytes.hex(":", 2)), sgid_index=device.choice.gid.index, hop_limit=64
         )  # fmt: skip
         attributes.ah_attr = verbs.addr.AHAttr(gr=route, is_global=1, port_num=1)
         attributes.dest_qp_num, attributes.rq_psn, attributes.sq_psn = peer.qp_num, peer.psn, psn

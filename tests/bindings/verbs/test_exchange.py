@@ -33,6 +33,19 @@ def test_a_queue_pair_of_another_session_is_refused_however_its_gid_is_spelled(g
     acceptors.claim(b"third", again, 0)
 
 
+def test_a_gid_is_the_same_in_every_spelling_also_in_the_one_that_libibverbs_reads() -> None:
+    """Python 3.13 prints an address mapped from IPv4 with dots; libibverbs takes eight groups of hexadecimal digits."""
+    spellings = ("::ffff:10.99.1.1", "::FFFF:A63:101", "::ffff:a63:101%rdma1")
+    texts = {Address(17, 1, gid, 5).gid_bytes.hex(":", 2) for gid in spellings}
+    assert texts == {"0000:0000:0000:0000:0000:ffff:0a63:0101"}
+
+
+def test_a_lane_cannot_name_a_queue_pair_again_by_a_gid_with_a_zone() -> None:
+    taken = QueuePairsInUse()
+    assert taken.take(END.address)
+    assert not taken.take(replace(END.address, gid=f"{END.address.gid}%1"))
+
+
 def test_the_end_of_a_lane_or_of_our_own_is_nobodys() -> None:
     """Copies and sessions share what is taken; an own queue pair that somebody named before is noticed."""
     lane = Address(23, 4, END.address.gid, 5)

@@ -56,7 +56,7 @@ def as_message(end: End) -> QueuePairEnd:
 
 
 def from_message(message: QueuePairEnd) -> End:
-    """Decode an end, with the GID in its canonical form. Raises: TicketRefused: it is invalid."""
+    """Decode an end. Raises: TicketRefused: it is invalid."""
     try:
         gid = IPv6Address(message.gid)
     except ValueError:

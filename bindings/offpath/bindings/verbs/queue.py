@@ -63,6 +63,12 @@ class Address:
     gid: str
     mtu: int
 
+    @property
+    def gid_bytes(self) -> bytes:
+        """The GID as compared and as sent: a text has several spellings, and of an address mapped from IPv4 Python 3.13
+        prints another one than Python 3.12. Raises: ValueError: not a GID."""
+        return IPv6Address(self.gid).packed
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -191,7 +197,7 @@ class QueuePair:
         """
         attributes = self._attributes()
         try:
-            gid = IPv6Address(peer.gid).exploded
+            gid = peer.gid_bytes.hex(":", 2)  # libibverbs' spelling
         except ValueError:
             raise VerbsError(f"connect to {peer.gid[:64]!r}", "not a GID") from None
         attributes.ah_attr = self._verbs.addr.AHAttr(

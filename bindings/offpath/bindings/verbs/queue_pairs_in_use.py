@@ -13,7 +13,7 @@ class QueuePairsInUse:
     """A set of queue pairs, by GID and number."""
 
     def __init__(self) -> None:
-        self._taken: set[tuple[str, int]] = set()
+        self._taken: set[tuple[bytes, int]] = set()
 
     def take(self, address: Address) -> bool:
         """Register it. False: it was registered before."""
@@ -28,5 +28,5 @@ class QueuePairsInUse:
         self._taken.discard(_key(address))
 
 
-def _key(address: Address) -> tuple[str, int]:
-    return address.gid, address.qp_num
+def _key(address: Address) -> tuple[bytes, int]:
+    return address.gid_bytes, address.qp_num

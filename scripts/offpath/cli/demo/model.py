@@ -42,12 +42,12 @@ class Network:
 
     def classify(self, images: Float) -> tuple[NDArray[np.uint8], Float]:
         """Digits [n] and the winning score of each [n], for images [n, 64] of whole numbers 0..16."""
-        hidden = images @ self.w1
+        hidden: Float = np.matmul(images, self.w1)  # numpy 2.5 takes the type of `@` for float64
         hidden += self.b1
         hidden *= self.scale
         np.floor(hidden, out=hidden)
         np.clip(hidden, 0.0, _ACTIVATION, out=hidden)
-        scores = hidden @ self.w2
+        scores: Float = np.matmul(hidden, self.w2)
         scores += self.b2
         digits = scores.argmax(1)
         return digits.astype(np.uint8), scores.max(1)

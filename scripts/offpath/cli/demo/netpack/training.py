@@ -85,7 +85,7 @@ class Training:
 
 def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     raised = np.exp(scores - scores.max(1, keepdims=True))
-    found: NDArray[np.float32] = raised / raised.sum(1, keepdims=True)
+    found: NDArray[np.float32] = np.divide(raised, raised.sum(1, keepdims=True))
     return found
 
 
