@@ -27,10 +27,10 @@ def test_set_up_and_tear_down_are_counted_apart_from_the_test() -> None:
 def test_the_longest_file_comes_first_and_a_file_stays_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"tests/a.py": 1.0, "tests/b.py": 9.0}
     monkeypatch.setattr(durations, "kept", lambda: Durations(files=times))
-    names = ["tests/a.py::one", "tests/a.py::two", "tests/b.py::three", "tests/new.py::four"]
+    names = ["tests/a.py::one", "tests/a.py::two", "tests/b.py::three", f"{workers.LAST}::five", "tests/new.py::four"]
     items = [cast(pytest.Item, SimpleNamespace(nodeid=name)) for name in names]
     workers.order(items)
-    assert [item.nodeid.rpartition("::")[2] for item in items] == ["three", "four", "one", "two"]
+    assert [item.nodeid.rpartition("::")[2] for item in items] == ["three", "four", "one", "two", "five"]
 
 
 def test_the_quick_tier_takes_the_cheapest_files_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
