@@ -26,6 +26,18 @@ QUICK_S = 60.0
 """Seconds of a worker for the quick tier's tests, by their recorded times in the fast tier."""
 IS_TIER = os.environ.get("OFFPATH_TEST_TIER") == "1"
 """No test was named: what only slow suites run is left out."""
+PROGRESS = os.environ.get("OFFPATH_TEST_PROGRESS", "")
+"""Where `recorder` writes what the tests of a suite come to."""
+STALE = os.environ.get("OFFPATH_TEST_STALE", "").split()
+"""Slow suites to run after the fast tier, cheapest first (``test_stale_suites.py``)."""
+OWN = (
+    "OFFPATH_TEST_SUITE",
+    "OFFPATH_TEST_TIER",
+    "OFFPATH_TEST_PROGRESS",
+    "OFFPATH_TEST_DURATIONS",
+    "OFFPATH_TEST_STALE",
+)
+"""Variables of this run alone."""
 SAMPLE = os.environ.get("OFFPATH_TEST_SAMPLE", "")
 """``SEED COUNT``: of the selected tests only so many, drawn by the seed."""
 
@@ -131,10 +143,15 @@ def _is_cheap(item: pytest.Item) -> bool:
 # -- workers (see `workers`) and times (see `durations`) -------------------------------------------------------------
 def pytest_configure(config: pytest.Config) -> None:
     """Times are those of whole tiers; a suite's and a single test's are in their own records."""
-    if progress := os.environ.get("OFFPATH_TEST_PROGRESS"):
-        recorder.register(config, Path(progress))
+    if hasattr(config, "workerinput") or not getattr(config.option, "tx", None):
+        for name in OWN:  # a test may start pytest, which is another run
+            os.environ.pop(name, None)
+    if PROGRESS:
+        recorder.register(config, Path(PROGRESS))
     if IS_TIER and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(durations.Clock(), "offpath-durations")
+        config.pluginmanager.register(
+            durations.Clock(is_kept=os.environ.get("OFFPATH_TEST_DURATIONS") == "keep"), "offpath-durations"
+        )
 
 
 @pytest.hookimpl(optionalhook=True)

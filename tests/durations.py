@@ -1,14 +1,13 @@
 """Where the time of a run goes: a table by folder at its end, beside the kept run.
 
 The kept run is ``docs/evidence/durations.json``: seconds of each file, by folder (set-up apart from the tests) and of
-the slowest tests. ``OFFPATH_EVIDENCE=docs/evidence ./scripts/test`` keeps another one. The order of files on the
+the slowest tests. ``./scripts/test --keep-times`` keeps another one. The order of files on the
 workers and the quick tier are taken from it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
@@ -62,7 +61,8 @@ def folder_of(nodeid: str) -> str:
 class Clock:
     """Adds up the phases of all tests, in the process that started the workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_kept: bool = False) -> None:
+        self.is_kept = is_kept
         self.started = time.monotonic()
         self.phases: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
@@ -89,7 +89,7 @@ class Clock:
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-        """The folders that took longest, and the slowest tests; kept where ``OFFPATH_EVIDENCE`` names a folder."""
+        """The folders that took longest, and the slowest tests."""
         now = self.durations(len(getattr(config.option, "tx", None) or [""]))
         write = terminalreporter.write_line
         write(f"seconds by folder, {now.workers} workers (set-up, tests; kept run):")
@@ -97,5 +97,5 @@ class Clock:
         for name, (around, call) in ordered[:_SHOWN]:
             write(f"  {name:28} {around:7.1f} {call:7.1f}   {sum(kept().folders.get(name, ())):7.1f}")
         write("slowest: " + ", ".join(f"{spent:.1f} s {nodeid}" for spent, nodeid in now.slowest[:5]))
-        if folder := os.environ.get("OFFPATH_EVIDENCE"):
-            Path(folder, KEPT.name).write_text(json.dumps(asdict(now), indent=1) + "\n", "utf-8")
+        if self.is_kept:
+            KEPT.write_text(json.dumps(asdict(now), indent=1) + "\n", "utf-8")

@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
+from .conftest import STALE
 from .suites.__main__ import seconds_of
 from .suites.table import ROOT, suites
 
-STALE = os.environ.get("OFFPATH_TEST_STALE", "").split()
-"""Their names, cheapest first."""
 AT_MOST = 4.0
 """So many times as long as its record says a suite may take; beyond that the machine is busy, and it stays stale."""
 LEAST_S = 120.0
