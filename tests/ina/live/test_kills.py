@@ -6,11 +6,10 @@ import pytest
 
 from ...conftest import SIZE
 from ...support.evidence import keep
-
-pytest.importorskip("torch")
-
+from ...support.training import needs_torch
 from .campaign import JOBS, PADDING_S, Found, campaign
 
+pytestmark = needs_torch
 KILLS = {"quick": (1, 5), "ci": (1, 20), "full": (5, 40)}[SIZE]
 """Clusters of two trainings, kills in each."""
 RANK_KILLS = {"quick": 1, "ci": 2, "full": 10}[SIZE]
