@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-BOUND_S = 10.0
-"""Longest any wait may take; a machine under load is slow, a missing event never comes."""
+from ..support.processes import BOUND_S
 
 
 def open_fds() -> int:

@@ -13,7 +13,6 @@ import pytest
 
 from offpath.cli.simulate import venn_rows
 from offpath.cli.simulate.venn import DECLARED, Options
-from offpath.cli.simulate.venn_plot import draw
 from offpath.cli.simulate.venn_reference import SPEEDUPS, paper_of
 from offpath.cli.simulate.venn_rows import by_category, by_demand, interval, mean_rows, seed_rows
 from offpath.cli.venn import cells
@@ -220,5 +219,7 @@ def test_each_part_with_an_axis_has_its_plot(tmp_path: Path) -> None:
          "fair_share": 0.9}
         for part, column, value in axes
     ]  # fmt: skip
+    from offpath.cli.simulate.venn_plot import draw  # matplotlib takes seconds to import
+
     names = [Path(each).name for each in draw({"rows": rows}, str(tmp_path))]
     assert names == ["venn-figure-12.svg", "venn-figure-13.svg", "venn-figure-14a.svg", "venn-figure-14b.svg"]

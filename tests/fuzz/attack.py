@@ -22,13 +22,12 @@ from offpath.bindings.wire.header import HEADER_COPY_BYTES, pack_request
 from offpath.host_helper import Tls
 
 from ..support.peers import Peer, RawSession, hello
-from ..support.processes import until
+from ..support.processes import BOUND_S, until
 from ..support.siege import Siege
 from .engine import Case, corpus
 from .mutate import REQUEST, Mutation, json_mutation, spoil, struct_mutation
 from .targets import words_of
 
-BOUND_S = 15.0
 CODES = {
     "", "json", "version", "model", "hello", "frame_length", "out_of_turn", "denied", "memory", "payload_bytes",
     "result_bytes", "sessions",

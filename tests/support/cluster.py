@@ -16,10 +16,10 @@ from typing import Any
 from offpath.host_helper import Requester
 
 from .limits import in_environment
-from .processes import HERE, Process, until
+from .processes import BOUND_S, HERE, Process, until
 from .toml import to_toml
 
-TIMEOUT = 30.0
+TIMEOUT = BOUND_S
 MIB = 1 << 20
 SHORTENED = {"offpath.dpu_daemon.config.tables.RETRY_OPEN_MS": 50}
 """Limits of every test's daemon. Many tests have an instance fail: its tenant's next one need not wait for a second."""

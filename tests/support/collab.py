@@ -7,16 +7,19 @@ import http.client
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from offpath.bindings.wire import collab_admin
 from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli import collab_client
 from offpath.dpu_daemon.collab.config import Loaded, load
 from offpath.dpu_daemon.collab.tokens import Tokens
+
+from .processes import until
 
 KEY = "k" * 32
 S = 10**9
@@ -76,6 +79,9 @@ def message(device: str, sent_ms: int, **more: object) -> dict[str, object]:
     return {"device": device, "token": Tokens([KEY.encode()]).of(device), "sent_ms": sent_ms, **more}
 
 
+_READY = "controller ready"
+
+
 @dataclass(slots=True)
 class Controller:
     """A controller in a process of its own; `start` after `kill` continues it."""
@@ -87,6 +93,8 @@ class Controller:
     address: tuple[str, int] = ("", 0)
     gateway: str = ""
     log: list[str] = field(default_factory=list)
+    """Its standard error so far; whole after its end."""
+    reader: threading.Thread | None = None
 
     @property
     def run_folder(self) -> str:
@@ -98,14 +106,21 @@ class Controller:
              self.run_folder],
             stderr=subprocess.PIPE, text=True, env=self.environment,
         )  # fmt: skip
-        assert self.process.stderr is not None
-        while "controller ready" not in (line := self.process.stderr.readline()):
-            self.log.append(line)
-            assert line, "".join(self.log)
+        before = len(self.log)
+        self.reader = threading.Thread(target=self._read, args=(self.process.stderr,))
+        self.reader.start()
+        line = until(lambda: next((line for line in self.log[before:] if _READY in line or not line), None))
+        assert line, "".join(self.log)
         places = line.split("devices: ")[1].strip().split(", ")
         host, _, port = places[0].removeprefix("http://").rpartition(":")
         self.address = host, int(port)
         self.gateway = places[1] if len(places) > 1 else ""
+
+    def _read(self, errors: IO[str]) -> None:
+        with errors:
+            while line := errors.readline():
+                self.log.append(line)
+        self.log.append("")
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -116,10 +131,9 @@ class Controller:
     def ended(self) -> int:
         """Its exit code, after its end."""
         assert self.process is not None
-        assert self.process.stderr is not None
+        assert self.reader is not None
         code = self.process.wait(60)
-        self.log += self.process.stderr.readlines()
-        self.process.stderr.close()
+        self.reader.join()
         self.process = None
         return code
 

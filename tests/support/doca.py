@@ -17,9 +17,9 @@ from typing import Any
 from offpath.bindings.memory.region import Region
 
 from .compiler import built
+from .processes import BOUND_S
 
 ROOT = Path(__file__).resolve().parents[2]
-BOUND_S = 20.0
 
 
 def emulator(release: str = "3.0") -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.ports import InstanceMemory, MemoryExport
 
-BOUND_S = 30.0
+from .processes import BOUND_S
 
 
 class RemoteMemory:

@@ -32,8 +32,7 @@ from offpath.bindings.zeromq.keys import make_keys, read_allowed, read_public, r
 from offpath.bindings.zeromq.listener import ZmqListener
 
 from ...support.doca import emulator, environment, on_the_dpu
-
-BOUND_S = 10.0
+from ...support.processes import BOUND_S
 
 
 class ChannelRig(Protocol):

@@ -20,9 +20,9 @@ from offpath.bindings.cuda.instance import CudaInstance, scrub
 from offpath.bindings.errors import CudaError, CudaLost, DeviceError, OffpathError
 
 from ...support.gpu_machine import FAULT, Machine
+from ...support.processes import BOUND_S
 
 pytestmark = pytest.mark.gpu
-BOUND_S = 30.0
 
 
 def in_worker(act: Callable[[str], Any]) -> str:

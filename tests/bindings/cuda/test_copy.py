@@ -31,9 +31,9 @@ from offpath.bindings.wire import regions
 from offpath.cli.bench.gpu.kernels import SAXPY, DeviceCode
 
 from ...support.gpu_machine import Machine
+from ...support.processes import BOUND_S
 from ...support.worker_lane import PAGE, WorkerEnd
 
-BOUND_S = 30.0
 SOME = 600
 
 

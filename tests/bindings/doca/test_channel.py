@@ -18,10 +18,9 @@ from offpath.bindings.doca.load import Library
 from offpath.bindings.errors import ComchUnusable, HostMessageError, OffpathError, PeerGone
 
 from ...support.doca import emulator, environment
-from ...support.processes import until
+from ...support.processes import BOUND_S, until
 
 FAULTS = "DOCA_EMULATOR_FAULTS"
-BOUND_S = 15.0
 OPEN = b"\0\x01\x01\0\0" + bytes(4) + b"a nonce."
 
 

@@ -14,9 +14,9 @@ from offpath.bindings.doca.load import Library
 from offpath.bindings.errors import DocaError, PeerGone
 
 from ...support.doca import HostProcess, environment
+from ...support.processes import BOUND_S
 
 FAULTS = "DOCA_EMULATOR_FAULTS"
-BOUND_S = 15.0
 
 
 class Served:

@@ -10,7 +10,8 @@ from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.port import TreeAttached, TreeLost, TreeSession
 from offpath.bindings.ina.rate_limiter import RateLimiter
 
-BOUND_S = 15.0
+from ...support.processes import BOUND_S
+
 NBYTES = 8 << 20
 REASON = frames.Reason.MISMATCH
 

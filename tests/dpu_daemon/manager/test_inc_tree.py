@@ -12,8 +12,6 @@ from subprocess import Popen
 
 import pytest
 
-pytest.importorskip("torch")
-
 from offpath.bindings.wire import ina_admin, inc_admin
 from offpath.bindings.wire.inc_admin import CompositeBody, ConnectionBody, SubmitRequest
 from offpath.cli import inc_client
@@ -23,8 +21,9 @@ from offpath.cli.local.job_manager import JobManager
 from offpath.cli.local.switches import Switches
 
 from ...support.processes import BOUND_S, HERE, until
+from ...support.training import needs_torch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_torch]
 HOSTS = ("h1", "h2", "h3")
 LEAVES = ("s1", "s2", "s3")
 TREE = {"s0", *LEAVES}

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from offpath.host_helper.gateway.serve import Gateway
 
+from ...support.processes import BOUND_S
+
 TENANTS = ("ada", "bob")
-BOUND_S = 20.0
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -8,14 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from ...support.training import needs_torch
 
-torch = pytest.importorskip(
-    "torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped"
-)
-dist = pytest.importorskip("torch.distributed")
-from offpath.host_helper.ina.backend import CARRIED, RuntimeGroup  # noqa: E402  # it needs torch
-
+pytestmark = needs_torch
 RANKS = 2
 BOUND_S = 240  # torch alone takes half a minute to import on a busy machine
 PROGRAM = """
@@ -157,6 +152,11 @@ def test_a_collective_that_torch_begins_itself_waits_for_gloo_without_the_interp
 
 def test_every_function_that_torch_looks_for_in_python_is_overridden() -> None:
     """As torch's own header names them; what this torch has no function for cannot be called."""
+    import torch
+    from torch import distributed as dist
+
+    from offpath.host_helper.ina.backend import CARRIED, RuntimeGroup
+
     header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/PyProcessGroup.hpp"
     text = header.read_text().split("using ProcessGroup::ProcessGroup;")[1]
     names = set(re.findall(r"WORK_OVERRIDE\((?:\s*//[^\n]*)*\s*ProcessGroup,[^\n]*\n\s*(\w+)", text))

@@ -12,8 +12,9 @@ from offpath.cli.local.switches import Switches
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
 from ...support.ina_job import Agents, Job
+from ...support.training import needs_torch
 
-pytest.importorskip("torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped")
+pytestmark = needs_torch
 RANKS = 2
 REJECTED = {
     "strided view", "transposed", "expanded", "2 TiB declared", "channels last", "sparse", "conjugated", "negated view",

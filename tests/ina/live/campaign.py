@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from offpath.bindings.ina.rate_limiter import write_rate
-from offpath.cli.demo.ina import log, orders, training
+from offpath.cli.demo.ina import log, orders
 from offpath.cli.demo.ina.cluster import HOSTS, RANKS, SWITCHES, Cluster
 from offpath.cli.local.switches import ROOT
 
@@ -104,6 +104,8 @@ class Campaign:
 
     def end(self, found: Found) -> None:
         """Both trainings end, with the weights that they would have without all this."""
+        from offpath.cli.demo.ina import training  # torch takes seconds to import
+
         for job in JOBS:
             orders.write(os.path.join(self.cluster.folder(job), "wanted.json"), orders.Order(1, 0.0, True))
         ends = {job: Path(self.cluster.folder(job), "end.json") for job in JOBS}

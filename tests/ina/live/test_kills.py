@@ -6,11 +6,10 @@ import pytest
 
 from ...sizes import sized
 from ...support.evidence import keep
-
-pytest.importorskip("torch")
-
+from ...support.training import needs_torch
 from .campaign import JOBS, PADDING_S, Found, campaign
 
+pytestmark = needs_torch
 KILLS = sized(quick=(1, 5), fast=(1, 5), slow=(1, 20), full=(5, 40))
 """Clusters of two trainings, kills in each."""
 RANK_KILLS = sized(quick=1, fast=1, slow=2, full=10)
