@@ -12,7 +12,9 @@ from subprocess import Popen
 
 import pytest
 
-pytest.importorskip("torch")
+from ...support.optional import TORCH
+
+pytest.importorskip("torch", reason=TORCH)
 
 from offpath.bindings.wire import ina_admin, inc_admin
 from offpath.bindings.wire.inc_admin import CompositeBody, ConnectionBody, SubmitRequest

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip(
-    "torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped"
-)
+from ...support.optional import TORCH
+
+torch = pytest.importorskip("torch", reason=TORCH)
 dist = pytest.importorskip("torch.distributed")
 from offpath.host_helper.ina.backend import CARRIED, RuntimeGroup  # noqa: E402  # it needs torch
 

@@ -12,8 +12,9 @@ from offpath.cli.local.switches import Switches
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
 from ...support.ina_job import Agents, Job
+from ...support.optional import TORCH
 
-pytest.importorskip("torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped")
+pytest.importorskip("torch", reason=TORCH)
 RANKS = 2
 REJECTED = {
     "strided view", "transposed", "expanded", "2 TiB declared", "channels last", "sparse", "conjugated", "negated view",

@@ -16,8 +16,9 @@ from offpath.host_helper.ina.rank_file import EPOCH, PATTERN, STATE
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
 from ...support.ina_job import Agents, Job
+from ...support.optional import TORCH
 
-pytest.importorskip("torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped")
+pytest.importorskip("torch", reason=TORCH)
 RANKS = 4
 HOSTS = (0, 0, 1, 1)
 PAIRS = [[0, 1], [2, 3]]

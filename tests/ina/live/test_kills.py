@@ -6,8 +6,9 @@ import pytest
 
 from ...conftest import SIZE
 from ...support.evidence import keep
+from ...support.optional import TORCH
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason=TORCH)
 
 from .campaign import JOBS, PADDING_S, Found, campaign
 
