@@ -22,9 +22,11 @@ SCHEMA = "0123456789abcdef"
 PACKAGES = ("offpathd", "offpath-host")
 ROLES = {"offpathd": ("dpu_daemon", "bindings", "sched", "scripts"), "offpath-host": ("host_helper", "bindings")}
 needs_debhelper = pytest.mark.skipif(
-    shutil.which("dh") is None, reason="debhelper is missing and could not be installed"
+    shutil.which("dh") is None, reason="needs debhelper: the package debhelper of Debian and Ubuntu"
 )
-needs_lintian = pytest.mark.skipif(shutil.which("lintian") is None, reason="lintian is missing")
+needs_lintian = pytest.mark.skipif(
+    shutil.which("lintian") is None, reason="needs lintian: the package lintian of Debian and Ubuntu"
+)
 pytestmark = pytest.mark.slow
 
 

@@ -46,9 +46,12 @@ def twice(values):
 """
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces as systemd does"),
-    pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="libseccomp is missing"),
-    pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing: no list of calls"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mount namespaces as systemd makes them"),
+    pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="needs libseccomp"),
+    pytest.mark.skipif(
+        shutil.which("systemd-analyze") is None,
+        reason="needs systemd-analyze: the package systemd of Debian and Ubuntu",
+    ),
 ]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from .support import pages
+from .support.optional import TORCH
 from .support.sources import ROOT
 
 FOLDER = ROOT / "docs" / "tutorials"
@@ -33,9 +34,9 @@ def page(name: str) -> list[pages.Step]:
 @pytest.mark.parametrize("name", FOLLOWED_HERE)
 def test_it_can_be_followed(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("no curl here")
+        pytest.skip("needs curl")
     if name == "training-job" and importlib.util.find_spec("torch") is None:
-        pytest.skip("no torch here (extra train)")
+        pytest.skip(TORCH)
     home = tmp_path_factory.mktemp("home")
     done = pages.follow(page(name), home)
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}"

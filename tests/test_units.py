@@ -47,7 +47,7 @@ SERVICES = (
     "offpath-collab.service", "offpath-switch@.service", "offpath-gateway@.service",
 )  # fmt: skip
 needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing and could not be installed"
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: the package systemd of Debian and Ubuntu"
 )
 
 
@@ -355,7 +355,7 @@ def allowed_calls(service: str = "offpathd.service") -> set[str]:
 
 
 @needs_systemd
-@pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="libseccomp is missing")
+@pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="needs libseccomp")
 def test_the_daemon_serves_under_its_units_system_calls_and_without_executable_memory(
     make_cluster: Callable[..., Cluster],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

@@ -13,6 +13,8 @@ from offpath.cli.demo.ina.command import exit_code, judged
 from offpath.cli.demo.ina.drive import BYTES_PER_STEP, SETTINGS
 from offpath.cli.demo.ina.score import Block, bound, demand, runs
 
+from ..support.optional import TORCH
+
 
 def block(*steps_s: float) -> Block:
     """Two jobs alike, two steps each."""
@@ -53,7 +55,7 @@ def test_an_order_holds_on_all_ranks_from_the_same_step(tmp_path: Path) -> None:
 
 
 def test_the_links_rate_is_reckoned_with_the_models_bytes() -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason=TORCH)
     from offpath.cli.demo.ina import training
 
     assert sum(each.numel() * 4 for each in training.network(1).parameters()) == BYTES_PER_STEP

@@ -19,6 +19,8 @@ from offpath.host_helper.kernels import TENSORS, Kernel
 from offpath.host_helper.results import store
 from offpath.host_helper.tensors import LaneTensor
 
+from ..support.optional import TORCH
+
 ARRAYS = [
     np.arange(256, dtype=np.uint8).astype(numpy_dtype(code)) if name != "int4x2" else np.arange(256, dtype=np.uint8)
     for code, (name, _) in DTYPES.items()
@@ -193,9 +195,7 @@ def test_arrays_of_the_device_go_into_the_lane_on_the_device(lane: Lane) -> None
 
 
 def test_torch_gets_and_gives_every_dtype_that_it_has(lane: Lane) -> None:
-    torch = pytest.importorskip(
-        "torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped"
-    )
+    torch = pytest.importorskip("torch", reason=TORCH)
     assert "torch" in TENSORS
     for code, (name, _) in DTYPES.items():
         array = ARRAYS[code - 1].view(numpy_dtype(code))

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import pytest
 
-needs_torch = pytest.mark.skipif(
-    find_spec("torch") is None,
-    reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped",
-)
+from .optional import TORCH
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=TORCH)

@@ -198,6 +198,7 @@ class DocaCopyRig(CopyRig):
     bound_s = 20.0
 
     def __init__(self, far: str = "") -> None:
+        emulator()  # a skip that a forked process raised would be a failure here
         super().__init__()
         self._far = far
         self.can_be_written = far != "source"

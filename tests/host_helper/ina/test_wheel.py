@@ -19,6 +19,7 @@ from offpath.cli.admin_client import AdminClient
 
 from ...support.cluster import TIMEOUT, Cluster
 from ...support.clusters import Make, make_cluster
+from ...support.optional import TORCH
 from ...support.processes import until
 
 __all__ = ["make_cluster"]
@@ -172,9 +173,7 @@ def _is_served(cluster: Cluster) -> bool:
 
 
 def test_alone_it_carries_a_training_job(python: Path, tmp_path: Path) -> None:
-    pytest.importorskip(
-        "torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped"
-    )
+    pytest.importorskip("torch", reason=TORCH)
     (tmp_path / "ina").mkdir(mode=0o700)
     said = run(
         python,

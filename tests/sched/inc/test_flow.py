@@ -7,7 +7,6 @@ from array import array
 from pathlib import Path
 from random import Random
 
-import networkx as nx
 import pytest
 
 from offpath.sched.gpu.exact import SolverMissing
@@ -15,6 +14,8 @@ from offpath.sched.inc.errors import FlowInvalid
 from offpath.sched.inc.flow import Flow, FlowProblem, flow_faults, parse_dimacs, solve
 
 from ...sizes import sized
+
+nx = pytest.importorskip("networkx", reason="networkx is not installed: it comes with torch")
 
 DATA = Path(__file__).parent / "data"
 COUNT = sized(quick=60, fast=100, slow=400, full=10_000)

@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.picture and not arguments.picture.endswith(_PICTURES):
         raise OffpathError(f"--picture: a path that ends in {', '.join(_PICTURES)}")
     if importlib.util.find_spec("torch") is None:
-        raise TrainMissing("torch is not installed: ./scripts/demo ina sets it up (extra `train`)")
+        raise TrainMissing("torch is not installed; OFFPATH_TORCH=cuda ./scripts/demo ina installs its CUDA build")
     report = _run(arguments)
     if arguments.json:
         print(json.dumps(report))
