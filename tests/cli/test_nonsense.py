@@ -52,8 +52,10 @@ def submit(cluster: Cluster, *words: str) -> Done:
         (2, "not a number of requests", ["request", "list", "--limit", "-1"]),
     ],
 )
-def test_a_word_out_of_its_range_is_named_before_anybody_is_asked(code: int, told: str, words: list[str]) -> None:
-    done = offpath(*words, "--runtime-dir", "/nonexistent")
+def test_a_word_out_of_its_range_is_named_before_anybody_is_asked(
+    code: int, told: str, words: list[str], tmp_path: Path
+) -> None:
+    done = offpath(*words, "--runtime-dir", str(tmp_path / "absent"))
     assert (done.code, done.out) == (code, "")
     assert told in done.err
     assert "pydantic" not in done.err
@@ -105,8 +107,9 @@ def test_a_text_that_is_no_utf8_is_sent_as_it_was_typed(cluster: Cluster) -> Non
     assert done.document["arrays"][0]["values"] == [0xC3, 0xA9, 0xFF]
 
 
-def test_a_result_that_cannot_be_written_is_shown_before_that_is_said(cluster: Cluster) -> None:
-    done = submit(cluster, "echo", "--text", "x", "--json", "--output", "/nonexistent/x.npy")
+def test_a_result_that_cannot_be_written_is_shown_before_that_is_said(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "absent" / "x.npy"
+    done = submit(cluster, "echo", "--text", "x", "--json", "--output", str(file))
     assert done.code == 1
     assert json.loads(done.out)["status"] == "COMPLETED"
-    assert "--output /nonexistent/x.npy: " in done.err
+    assert f"--output {file}: " in done.err
