@@ -40,7 +40,7 @@ CHANGES = {
         "fast-build", "kills-node", "load", "planted-jobs", "planted-node", "properties", "simulation-node",
     },
     "systemd/offpathd.service": {"node-vm", "packages"},
-    "bindings/offpath/bindings/ports.py": {"kills-node", "load"},
+    "bindings/offpath/bindings/ports.py": {"kills-node", "load", "measured"},
     "bindings/offpath/bindings/engines/slurm.py": {"kills-jobs", "slurm"},
     "scripts/offpath/cli/web/serving.py": {"browser"},
     "docs/tutorials/training-job.md": {"tutorials"},
