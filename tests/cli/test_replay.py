@@ -174,12 +174,14 @@ def test_replay_reads_a_journal_that_is_being_written(story: tuple[Cluster, Coun
 
     async def read_on_and_on() -> list[int]:
         ends: Counter[str] = Counter()
-        working = asyncio.create_task(work_a_little(cluster, ends))
+        is_read = asyncio.Event()
+        working = asyncio.create_task(work_until(is_read, cluster, ends))
         seen = []
         for _ in range(3):
             done = await asyncio.to_thread(offpath, "replay", str(path), "--json", "--from", "newest")
             assert done.code == 0, done.err
             seen.append(done.document["last_record"])
+        is_read.set()
         await working
         return seen
 
@@ -188,11 +190,11 @@ def test_replay_reads_a_journal_that_is_being_written(story: tuple[Cluster, Coun
     assert seen[0] < seen[-1]
 
 
-async def work_a_little(cluster: Cluster, ends: Counter[str]) -> None:
+async def work_until(is_read: asyncio.Event, cluster: Cluster, ends: Counter[str]) -> None:
     token = str(cluster.folder / "ada.token")
     async with await AsyncRequester.open(cluster.address, tenant="ada", token_file=token) as requester:
-        for number in range(1_000):
-            await requester.submit("echo", [np.array([number])], timeout=TIMEOUT)
+        while not is_read.is_set():
+            await requester.submit("echo", [np.array([ends["completed"]])], timeout=TIMEOUT)
             ends["completed"] += 1
 
 

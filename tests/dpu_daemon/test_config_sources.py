@@ -103,7 +103,7 @@ def test_a_table_may_come_from_the_environment_alone(write: Write, tmp_path: Pat
 
 
 def test_other_variables_of_offpath_are_left_alone(write: Write) -> None:
-    others = {"OFFPATH_FAULTS": "", "OFFPATH_TEST_SIZE": "ci", "OFFPATH_PARENT": "1", "OFFPATH": "x"}
+    others = {"OFFPATH_FAULTS": "", "OFFPATH_TEST_SIZE": "fast", "OFFPATH_PARENT": "1", "OFFPATH": "x"}
     assert Sources(write(ADA), others).read().config.max_jobs == 65_536
 
 

@@ -41,13 +41,13 @@ from offpath.sched.jobs.states import EndReason, JobState
 
 from ...sched.jobs.book_harness import KERNELS, SMALL, a100
 from ...sched.jobs.world import drive
+from ...sizes import sized
 from .writing import BOOT, Bytes, Writer, any_record, record_at, reopened, seal, written
 
 COPY = bytes((codec.FIRST_COMMAND,))
 """Behind the head of an entry: its first command."""
-_SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
-SEEDS = {"quick": 2, "ci": 25, "full": 250}[_SIZE]
-HOSTILE = {"quick": 40, "ci": 1_000, "full": 10_000}[_SIZE]
+SEEDS = sized(quick=2, fast=5, slow=25, full=250)
+HOSTILE = sized(quick=40, fast=150, slow=1_000, full=10_000)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -20,11 +20,12 @@ from ...support.processes import BOUND_S
 TENANTS = ("ada", "bob")
 
 
-async def until(condition: Callable[[], Any]) -> None:
+async def until(condition: Callable[[], Any], pause_s: float = 0.01) -> None:
+    """Wait until it becomes so. With a pause of 0 no state of this loop goes by unseen."""
     end = time.monotonic() + BOUND_S
     while not condition():
         assert time.monotonic() < end, "it does not become so"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_s)
 
 
 @dataclass

@@ -73,7 +73,7 @@ async def test_a_member_that_leaves_costs_the_others_nothing(cluster: Cluster, o
     body, length = request(np.ones((2, 3), np.float32), np.ones(2))
     await leaving.send(gateway.request("/v2/models/double/infer", body, Inference_Header_Content_Length=length))
     ada = gateway.gateway.tenants.by_name["ada"]
-    await until(lambda: ada._pending == 1)
+    await until(lambda: ada._pending == 1, pause_s=0)
     staying = asyncio.create_task(gateway.infer(request(np.full((1, 3), 5, np.float32), np.zeros(1)), "double"))
     leaving.close()
     answer = await staying

@@ -18,7 +18,7 @@ from offpath.sched.topology.fattree import fat_tree
 from ...sizes import sized
 from .instances import running
 
-INSTANCES = sized(quick=12, fast=12, slow=25, full=200)
+INSTANCES = sized(quick=25, fast=25, slow=25, full=200)
 
 
 def near(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
