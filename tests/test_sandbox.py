@@ -29,6 +29,7 @@ from offpath.host_helper import Requester
 from offpath.host_helper.migd.client import MigdClient
 
 from .support.gpu_emulator import emulator, machine
+from .support.namespaces import needs_namespaces
 from .support.processes import HERE, until
 from .support.toml import to_toml
 from .test_units import allowed_calls
@@ -53,6 +54,12 @@ pytestmark = [
         reason="needs systemd-analyze: the package systemd of Debian and Ubuntu",
     ),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces() -> None:
+    """Before anything is started in one."""
+    needs_namespaces("mount", "ipc", "net")
 
 
 class Services:

@@ -32,6 +32,7 @@ from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
 from ..support.clusters import NARROW, Make, path_array, seconds, until_read
+from ..support.namespaces import needs_namespaces
 from ..support.processes import BOUND_S, Process, until
 from ..support.toml import to_toml
 from .test_metrics import scraped, watched
@@ -191,8 +192,7 @@ def test_a_full_disk_is_a_typed_error_at_the_start(tmp_path: Path, how: str) -> 
     command = [*OFFPATH, "--config", str(tmp_path / "c.toml"), "--runtime-dir", str(run)]
     if how == "tmpfs":
         mount = 'mount -t tmpfs -o size=1m,mode=700 none "$1" && shift && exec "$@"'
-        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
-            pytest.skip("no mount namespace may be made here")
+        needs_namespaces("mount")
         command = ["unshare", "-m", "sh", "-c", mount, "sh", str(run), *command]
 
     def limited() -> None:

@@ -19,6 +19,7 @@ from offpath.host_helper import Options
 from ..support.clocks import CLOCK
 from ..support.cluster import MIB, TIMEOUT, pids_of, said
 from ..support.clusters import NARROW, Make, seconds
+from ..support.namespaces import needs_namespaces
 from ..support.processes import until
 
 SLEEP_S = 0.5
@@ -42,8 +43,7 @@ def memory_limit(pid: int, room_bytes: int) -> Iterator[None]:
 @pytest.fixture
 def clock(tmp_path: Path) -> Path:
     """The file of `CLOCK`, at 0 s."""
-    if os.geteuid() != 0 or not os.path.exists("/proc/self/timens_offsets"):
-        pytest.skip("time namespaces need root and a kernel that has them")
+    needs_namespaces("time")
     file = tmp_path / "clock"
     file.write_text("0")
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,14 +39,11 @@ def path(tmp_path: Path) -> str:
 
 
 def reopened(path: str, *changes: Changes) -> store.Found:
-    file = StateFile(path)
-    for each in changes:
-        file.write(each)
-    file.close()
-    again = StateFile(path)
-    found = again.read()
-    again.close()
-    return found
+    with closing(StateFile(path)) as file:
+        for each in changes:
+            file.write(each)
+    with closing(StateFile(path)) as again:
+        return again.read()
 
 
 def test_jobs_leases_and_who_has_worked_are_found_again(path: str) -> None:

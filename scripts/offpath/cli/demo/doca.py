@@ -23,5 +23,5 @@ def find() -> Library:
     built = subprocess.run([_BUILDER], capture_output=True, text=True, timeout=_BUILD_S, check=False)
     if built.returncode:
         last = built.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise DocaMissing("the emulator of DOCA", f"not built: {last[0]}", check="it needs a C compiler")
+        raise DocaMissing("the emulator of DOCA", f"not built: {last[0].removeprefix('offpath: ')}")
     return load(built.stdout.strip())

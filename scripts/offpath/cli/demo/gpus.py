@@ -103,5 +103,5 @@ def _emulator() -> str:
     built = subprocess.run([_BUILDER], capture_output=True, text=True, timeout=_BUILD_S, check=False)
     if built.returncode:
         last = built.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise DeviceError(f"the GPU emulator was not built: {last[0]}")
+        raise DeviceError(f"the GPU emulator was not built: {last[0].removeprefix('offpath: ')}")
     return built.stdout.strip()
