@@ -66,33 +66,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-_SLOW = (
-    "tests/bindings/conformance/test_copy_engine.py", "tests/bindings/conformance/test_host_channel.py",
-    "tests/bindings/cuda/test_planted.py", "tests/bindings/doca/", "tests/bindings/engines/test_ray.py",
-    "tests/bindings/engines/test_slurm_submissions.py",
-    "tests/bindings/path/test_leaks.py", "tests/bindings/path/test_native.py", "tests/bindings/zeromq/",
-    "tests/cli/test_completion.py", "tests/cli/test_demo.py", "tests/cli/test_demo_netpack.py",
-    "tests/cli/test_gpu_check.py", "tests/cli/test_networks.py",
-    "tests/cli/test_simulate_figures.py", "tests/cli/test_simulate_hire.py", "tests/cli/test_simulate_mina.py",
-    "tests/cli/test_simulate_netpack.py", "tests/cli/test_simulate_venn.py",
-    "tests/dpu_daemon/controller/", "tests/dpu_daemon/manager/test_plugin.py", "tests/dpu_daemon/switch/",
-    "tests/dpu_daemon/test_comch_channel.py", "tests/dpu_daemon/test_cuda_copies.py",
-    "tests/dpu_daemon/test_demands.py", "tests/dpu_daemon/test_doca_copies.py", "tests/dpu_daemon/test_gangs.py",
-    "tests/dpu_daemon/test_gpu_lost.py", "tests/dpu_daemon/test_helpers.py",
-    "tests/dpu_daemon/test_hostile_peer.py", "tests/dpu_daemon/test_loading.py", "tests/dpu_daemon/test_mps.py",
-    "tests/dpu_daemon/test_nvidia.py", "tests/dpu_daemon/test_permissions.py",
-    "tests/dpu_daemon/test_reload_messages.py", "tests/dpu_daemon/test_zmq_channel.py",
-    "tests/fuzz/test_planted_bugs.py",
-    "tests/host_helper/ina/test_backend.py", "tests/host_helper/ina/test_odd_tensors.py",
-    "tests/host_helper/ina/test_runtime.py", "tests/host_helper/ina/test_wheel.py",
-    "tests/host_helper/migd/test_kills.py",
-    "tests/sched/ina/", "tests/sched/placement/",
-    "tests/sched/sim/test_merging.py", "tests/sched/sim/test_mina.py", "tests/sched/sim/test_tuning.py",
-    "tests/sched/topology/", "tests/test_rxe_vm.py", "tests/test_units.py",
-)  # fmt: skip
-"""Whole files that take seconds: processes, engines, sweeps."""
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the size leaves out; `-m` and `-k` still apply to the rest."""
     if not list(Path("/sys/class/infiniband").glob("*")):
@@ -104,9 +77,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if mark := item.get_closest_marker("not_fast"):
                 item.add_marker(pytest.mark.skip(reason=f"not on the fast build: {mark.args[0]}"))
-    for item in items:
-        if any(item.nodeid.startswith(where) for where in _SLOW):
-            item.add_marker(pytest.mark.slow)
     kept = [item for item in items if _is_chosen(item)]
     if len(kept) < len(items):
         chosen = set(kept)
@@ -130,8 +100,7 @@ def _is_chosen(item: pytest.Item) -> bool:
         return False
     if IS_TIER and SIZE == "quick" and not _is_cheap(item):
         return False
-    left_out = sized(quick={"slow", "full"}, fast={"full"}, slow={"full"}, full=set[str]())
-    return not any(item.get_closest_marker(name) for name in left_out)
+    return SIZE == "full" or item.get_closest_marker("full") is None
 
 
 def _is_cheap(item: pytest.Item) -> bool:

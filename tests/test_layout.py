@@ -128,13 +128,11 @@ def copied_tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_the_import_contracts_hold(copied_tree: Path) -> None:
     done = lint_imports(copied_tree)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "statement", "contract"),
     [
@@ -157,7 +155,6 @@ def test_a_planted_import_is_caught(copied_tree: Path, folder: str, statement: s
     assert re.search(rf"^{re.escape(contract)}.* BROKEN$", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("role", WITHOUT_CIRCLES)
 def test_a_planted_circle_is_caught(copied_tree: Path, role: str) -> None:
     portion = copied_tree / role / "offpath" / LEAVES[role]
@@ -169,7 +166,6 @@ def test_a_planted_circle_is_caught(copied_tree: Path, role: str) -> None:
     assert broken == [f"{LEAVES[role]} has no circles"], done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("importing", "statement"),
     [

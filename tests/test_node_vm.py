@@ -40,7 +40,6 @@ TORCH = (
 """torch, and what it imports."""
 CLUSTER = {"controller": 1, "h1": 2, "h2": 3}
 """The machines of tests/node/cluster, and the last numbers of their addresses."""
-pytestmark = pytest.mark.slow
 
 
 def node_vm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,6 @@ needs_debhelper = pytest.mark.skipif(
 needs_lintian = pytest.mark.skipif(
     shutil.which("lintian") is None, reason="needs lintian: the package lintian of Debian and Ubuntu"
 )
-pytestmark = pytest.mark.slow
 
 
 def made(build: Path) -> dict[str, Path]:

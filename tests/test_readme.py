@@ -23,7 +23,6 @@ def test_the_steps_are_all_of_the_section() -> None:
     assert all(line in text for line in ("source .venv/bin/activate", "python ask.py", "offpath daemon drain --stop"))
 
 
-@pytest.mark.slow
 def test_readme_can_be_followed_by_a_newcomer(tmp_path: Path) -> None:
     done = pages.follow(PAGE, tmp_path)
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}"

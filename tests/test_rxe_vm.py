@@ -25,7 +25,6 @@ CAN_GET_QEMU = shutil.which("qemu-system-x86_64") or (os.geteuid() == 0 and shut
 LEAST_TESTS = 160
 BROKEN_TREE = "offpath: rxe image: the project cannot be installed in it"
 MUST_RUN = os.environ.get("OFFPATH_RXE_VM") == "1"
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

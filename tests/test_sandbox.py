@@ -46,7 +46,6 @@ def twice(values):
     return values * 2
 """
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mount namespaces as systemd makes them"),
     pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="needs libseccomp"),
     pytest.mark.skipif(

@@ -63,7 +63,6 @@ def test_a_lock_is_of_the_dependencies_that_there_are(name: str) -> None:
     assert first.endswith(f" {' '.join(LOCKS[name])} with sha256 {digest}"), "run ./scripts/lock"
 
 
-@pytest.mark.slow
 def test_a_module_in_the_current_folder_is_not_taken_for_pythons_own(tmp_path: Path) -> None:
     """All that `_env` runs before there is an environment, where a hostile folder is the current one."""
     ran = tmp_path / "ran"

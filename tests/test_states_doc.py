@@ -12,7 +12,6 @@ from offpath.sched.jobs.states import JobState, LeaseState
 from .support import states
 
 
-@pytest.mark.slow
 @pytest.mark.not_fast("compiled code assigns a state without its descriptor")
 def test_the_page_is_what_the_job_book_does() -> None:
     before = Job.__dict__["state"], Lease.__dict__["state"]

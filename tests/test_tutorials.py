@@ -30,7 +30,6 @@ def page(name: str) -> list[pages.Step]:
     return pages.steps((FOLDER / f"{name}.md").read_text("utf-8"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLLOWED_HERE)
 def test_it_can_be_followed(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     if shutil.which("curl") is None:
@@ -44,7 +43,6 @@ def test_it_can_be_followed(name: str, tmp_path_factory: pytest.TempPathFactory)
     assert [path.name for path in home.iterdir() if path.name.startswith("offpath")] == [], "it cleans up"
 
 
-@pytest.mark.slow
 @pytest.mark.rdma
 def test_what_it_runs_in_the_machine_can_be_followed(tmp_path: Path) -> None:
     for step in page(IN_A_VM):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from offpath.cli.bench.batching import MAX_BATCH, Bench
 from offpath.cli.bench.measure import Cores
 
 
-@pytest.mark.slow
 def test_both_kernels_answer_every_request_and_one_of_them_in_batches() -> None:
     bench = Bench(Cores(None, None))
     try:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from offpath.cli.bench.daemon_idle import RATES, idle_lines, of_one_daemon
 
 from ..support.command import offpath
 
 
-@pytest.mark.slow
 def test_a_daemon_at_rest_and_after_a_thousand_requests_stays_below_its_memory() -> None:
     done = offpath("bench", "daemon", "--quick", "--json", "--only", "memory")
     assert done.code == 0, done.err
@@ -18,7 +15,6 @@ def test_a_daemon_at_rest_and_after_a_thousand_requests_stays_below_its_memory()
     assert 20 < found["rest_after_1000_mib"] < 60
 
 
-@pytest.mark.slow
 def test_an_idle_daemon_that_spins_sleeps_and_one_with_requests_wakes() -> None:
     """Counted in wake-ups: a daemon that polled while idle would have a core's time, whatever the machine does."""
     idle, *busy = of_one_daemon(150, 1.0, 0.5)

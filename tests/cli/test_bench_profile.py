@@ -76,7 +76,6 @@ def test_the_cost_of_wrapping_is_subtracted() -> None:
     assert own_us(StageSum(own_ns=10_000, calls=2, inner_calls=3), Cost(inside_ns=100, around_ns=200)) == 9.2
 
 
-@pytest.mark.slow
 @pytest.mark.not_fast("a compiled caller does not see a wrapped function")
 def test_a_profile_has_every_stage_and_the_cpu_time_beside_it() -> None:
     done = offpath("bench", "request-path", "--quick", "--json", "--profile", "--only", "4k_1", timeout=120)
@@ -88,7 +87,6 @@ def test_a_profile_has_every_stage_and_the_cpu_time_beside_it() -> None:
     assert found["wrapping_us"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not compiled(), reason="only compiled modules cannot be profiled")
 def test_a_compiled_build_is_not_profiled() -> None:
     done = offpath("bench", "request-path", "--quick", "--profile", "--only", "4k_1")

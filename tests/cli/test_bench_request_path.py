@@ -153,7 +153,6 @@ def test_a_checkout_without_an_environment_is_refused(tmp_path: Path) -> None:
         interpreter(str(tmp_path))
 
 
-@pytest.mark.slow
 def test_a_build_serves_blocks_from_its_own_interpreter() -> None:
     build = Build("after", sys.executable, NOT_PINNED, 0)
     try:
@@ -172,7 +171,6 @@ def test_its_flags_are_refused_by_other_benchmarks(flag: tuple[str, ...]) -> Non
     assert flag[0] in done.err
 
 
-@pytest.mark.slow
 def test_a_part_prints_rows_of_all_settings_and_its_bar() -> None:
     done = offpath("bench", "request-path", "--quick", "--json", "--only", "4k", timeout=120)
     assert done.code in (0, 1), done.err

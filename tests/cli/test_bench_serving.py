@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from offpath.cli.bench.measure import Block
 from offpath.cli.bench.serving.benchmark import analyzer_ratios, bars, ratios
 
@@ -44,7 +42,6 @@ def test_the_bars_are_the_issues() -> None:
     assert bars({}) == []
 
 
-@pytest.mark.slow
 def test_every_setting_answers_with_its_input() -> None:
     """In a process of its own: gRPC's threads stay in a process."""
     assert run_tests(Path(__file__).with_name("bench_serving_cases.py")) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from offpath.cli.bench.crowd import MOST_IN_FLIGHT, Crowd, CrowdBlock
 from offpath.cli.bench.measure import Cores
 from offpath.cli.bench.sessions import ROWS, TENANTS, Row, keys
@@ -28,7 +26,6 @@ def test_the_rows_have_1_to_256_sessions_of_one_tenant_and_of_four() -> None:
     assert max(row.in_flight for row in ROWS) <= MOST_IN_FLIGHT
 
 
-@pytest.mark.slow
 def test_every_request_of_every_session_is_answered() -> None:
     crowd = Crowd(Cores(None, None), {"a": 3, "b": 2})
     try:

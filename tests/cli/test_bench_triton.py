@@ -80,7 +80,6 @@ def test_without_a_server_the_part_is_left_out_with_the_way_to_get_one(
         TritonServer(None)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not is_installed(), reason="no Triton server; ./scripts/triton-env installs one")
 def test_a_real_server_returns_the_input_or_its_first_byte() -> None:
     server = TritonServer(None)

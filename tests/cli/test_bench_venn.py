@@ -91,7 +91,6 @@ def test_the_simulation_takes_the_days_check_ins() -> None:
     assert found["checkins_per_s"] > 0
 
 
-@pytest.mark.slow
 def test_live_devices_all_get_leases_and_are_known_afterwards() -> None:
     """A small population: every answer is looked at by the part itself, which fails if a device got no lease."""
     some = replace(case("live"), jobs=4, groups=2, atoms=8, plans=100, decisions=3_000)

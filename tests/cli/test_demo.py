@@ -130,7 +130,6 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
-@pytest.mark.slow
 def test_a_short_demo_answers_all_rightly_and_finds_no_violation(tmp_path: Path) -> None:
     picture = tmp_path / "made" / "demo.svg"
     done = demo("--jobs", "100", "--seconds", "5", "--picture", str(picture))
@@ -150,7 +149,6 @@ def test_a_short_demo_answers_all_rightly_and_finds_no_violation(tmp_path: Path)
     assert ET.parse(picture).getroot().tag.endswith("svg")
 
 
-@pytest.mark.slow
 @pytest.mark.not_fast("an installed offpath does not build the emulator of DOCA")
 @pytest.mark.parametrize(
     "arguments",
@@ -170,7 +168,6 @@ def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: t
     assert ("which zmq does not carry" in done.stderr) is (arguments[-1] == "zmq")
 
 
-@pytest.mark.slow
 @pytest.mark.not_fast("an installed offpath does not build the GPU emulator")
 @pytest.mark.parametrize(
     "arguments",
@@ -197,7 +194,6 @@ def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: P
     assert "emulated NVML and CUDA" in picture.read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["emulated", "emulated-nvml"])
 def test_the_demo_notices_lanes_that_were_not_scrubbed(gpu: str) -> None:
     if gpu != "emulated" and compiled():
@@ -213,7 +209,6 @@ def test_the_demo_notices_lanes_that_were_not_scrubbed(gpu: str) -> None:
     assert "isolation violations" in done.stderr
 
 
-@pytest.mark.slow
 def test_an_interrupted_demo_takes_everything_down(short_path: Path) -> None:
     command = [sys.executable, "-m", "offpath.cli.main", "demo", "--picture", ""]
     environment = {**os.environ, "TMPDIR": str(short_path)}

@@ -19,7 +19,6 @@ from ..support.command import offpath
 LIMIT_S = 300.0
 
 
-@pytest.mark.slow
 def test_a_switch_dies_and_its_tasks_fall_back_while_the_service_goes_on() -> None:
     done = offpath("demo", "hire", "--quick", "--json", timeout=LIMIT_S)
     assert done.code == 0, done.err

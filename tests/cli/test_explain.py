@@ -17,7 +17,6 @@ from ..support.clusters import Make, seconds
 from ..support.command import offpath
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 STAY = {"leasing": {"reclaim_after_ms": 60_000, "grow_after_ms": 20}}
 """Nobody's busy lease is taken while the test looks."""
 

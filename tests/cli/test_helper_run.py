@@ -19,7 +19,6 @@ from ..support.clusters import Make
 from ..support.command import offpath
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 SERVE = """
 from tool import NAME  # beside this file, as for any script
 from offpath.host_helper import Helper
@@ -128,7 +127,6 @@ def test_a_file_that_raises_leaves_its_own_traceback_and_no_frame_of_ours(tmp_pa
     assert not {"helper_run.py", "runpy"} & set(done.stderr.replace('"', "/").split("/"))
 
 
-@pytest.mark.slow
 def test_the_environment_chooses_the_channel_also_beside_a_runtime_directory(serve: Path) -> None:
     """As the drop-in of docs/hosts.md does for the shipped unit, whose command names the runtime directory."""
     words = ["helper", "run", str(serve), "--runtime-dir", str(serve.parent)]

@@ -9,7 +9,6 @@ import pytest
 
 from ..support.command import Done, offpath
 
-pytestmark = pytest.mark.slow
 SERVE = """
 from offpath.host_helper import Helper
 helper = Helper()

@@ -123,7 +123,6 @@ def test_folded_names_unfold(names: list[str]) -> None:
     assert expand(folded(names)) == names
 
 
-@pytest.mark.slow
 def test_bench_ina_measures_placement_growth_trees_and_the_simulator(tmp_path: Path) -> None:
     """What does not depend on time; the bars are the command's own business."""
     done = offpath("bench", "ina", "--quick", "--json", "--plot", str(tmp_path / "ina.svg"), timeout=280)

@@ -14,7 +14,6 @@ from ..support.cluster import Cluster
 from ..support.clusters import seconds
 from ..support.command import Done, offpath
 
-pytestmark = pytest.mark.slow
 NOT_UTF8 = b"\xff".decode("utf-8", "surrogateescape")
 """How Python hands over the argument 0xff."""
 

@@ -28,7 +28,6 @@ from ..support.clusters import NARROW, Make, seconds
 from ..support.command import Done, offpath
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 """A kernel whose request was cancelled sleeps on in its lane: tests that do so have a tenant of their own."""
 
 
@@ -357,7 +356,6 @@ def states(cluster: Cluster, tenant: str) -> list[str]:
 
 
 # -- draining -----------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_drain_lets_what_runs_finish_turns_the_rest_away_and_ends_the_daemon(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": NARROW})
     cluster.start_helper()

@@ -24,7 +24,6 @@ from offpath.host_helper import AsyncRequester, Options, RequestFailed
 from ..support.cluster import TIMEOUT, Cluster
 from ..support.command import offpath
 
-pytestmark = pytest.mark.slow
 JOBS = 2_400
 TENANTS = ("ada", "bob")
 

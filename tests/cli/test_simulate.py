@@ -25,7 +25,6 @@ MARGINALS = str(samples.DATA / "pai_marginals.json")
 PODS = str(samples.DATA / "openb_sample.csv")
 
 
-@pytest.mark.slow
 def test_the_quick_simulation_prints_both_windows_and_keeps_what_holds_always(tmp_path: Path) -> None:
     done = offpath("simulate", "conspirator", "--quick", "--json", "--out", str(tmp_path))
     assert done.code == 0, done.err
@@ -88,7 +87,6 @@ def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
     assert path.read_text() == before
 
 
-@pytest.mark.slow
 def test_the_synthetic_stream_has_the_published_marginals_and_the_asked_load() -> None:
     marginals = pai_marginals(MARGINALS)
     assert marginals.mean_share() == pytest.approx((442591 + 272243 * 0.25 + 136701 * 0.5 + 116648 * 0.1) / 968183)
@@ -191,7 +189,6 @@ def test_a_mean_duration_by_hand() -> None:
     assert marginals.mean_duration_s(1) == pytest.approx(1)
 
 
-@pytest.mark.slow
 def test_the_policy_bench_prints_its_rows_and_bars() -> None:
     done = offpath("bench", "gpu-policy", "--quick", "--json", "--only", "mps-only", timeout=120)
     assert done.code in (0, 1), done.err

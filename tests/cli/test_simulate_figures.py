@@ -41,7 +41,6 @@ def test_figure_2_needs_no_traces_and_writes_below_out(tmp_path: Path) -> None:
     assert ignored.returncode == 0 or not (ROOT / ".git").exists()
 
 
-@pytest.mark.slow
 def test_figures_of_the_windows_run_the_reproduction_alone(tmp_path: Path) -> None:
     done = offpath("simulate", "conspirator", "--quick", "--figure", "8b", "--json", "--out", str(tmp_path))
     assert done.code == 0, done.err
@@ -50,7 +49,6 @@ def test_figures_of_the_windows_run_the_reproduction_alone(tmp_path: Path) -> No
     assert done.document["plots"] == [str(tmp_path / "figure-8b.svg")]
 
 
-@pytest.mark.slow
 def test_figure_8c_has_a_row_for_each_load_from_none_to_all_and_may_come_with_another(tmp_path: Path) -> None:
     words = ("--figure", "8c", "--figure", "2")
     done = offpath("simulate", "conspirator", "--quick", *words, "--json", "--out", str(tmp_path), timeout=120)
@@ -87,7 +85,6 @@ def test_fleets_are_of_models_that_the_geometry_table_has() -> None:
     assert all(model in gpu_models() for models in FLEETS.values() for model in models)
 
 
-@pytest.mark.slow
 def test_a_fleet_takes_its_models_in_turn_and_keeps_what_holds_always() -> None:
     found = work("fleet", "openb", PODS, None, 20, 0, 6, 5.0, ["greedy", "oldest-gpu-first", "mps_only"], "four models")
     assert found["name"].endswith("on four models")

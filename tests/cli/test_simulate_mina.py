@@ -87,7 +87,6 @@ def test_arrivals_and_contention_are_in_the_row_and_in_the_result(tmp_path: Path
     assert saved["all"][0] >= saved["first-n + first + greedy"][0] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not can_compile(), reason="numba is not installed: a piece would take minutes")
 def test_a_sweep_killed_with_9_goes_on_where_it_was(tmp_path: Path) -> None:
     """The process is killed as soon as a piece is finished; the same command does the others, and only those."""

@@ -235,7 +235,6 @@ def test_without_ray_the_engine_ray_says_what_to_install(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed (extra `ray`)")
-@pytest.mark.slow
 def test_on_ray_the_rows_are_the_same(tmp_path: Path) -> None:
     found = []
     for engine in ("local", "ray"):

@@ -80,7 +80,6 @@ def test_requests_large_results_and_scrubs_go_the_whole_way(make: Callable[..., 
     assert counted["scrubbed_bytes"] > 0
 
 
-@pytest.mark.slow
 def test_a_killed_worker_costs_its_own_job_and_is_known_within_a_second(make: Callable[..., Comch]) -> None:
     comch = make()
     comch.helper()

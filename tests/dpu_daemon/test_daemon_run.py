@@ -19,7 +19,6 @@ from ..support.certificates import Authority
 from ..support.peers import Peer, hello
 from ..support.processes import BOUND_S, until
 
-pytestmark = pytest.mark.slow
 OFFPATH = [sys.executable, "-m", "offpath.cli.main", "daemon", "run"]
 HAND_DOWN = """
 import os, sys

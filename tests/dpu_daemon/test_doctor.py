@@ -165,7 +165,6 @@ def test_a_journal_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     assert found(check_directory(str(tmp_path), config(durability={"journal_mib": 0})), "journal-space") == []
 
 
-@pytest.mark.slow
 def test_a_daemon_that_answers_is_told_from_one_that_hangs(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster({"alpha": {}})
     directory = str(cluster.run_folder)
@@ -179,7 +178,6 @@ def test_a_daemon_that_answers_is_told_from_one_that_hangs(make_cluster: Callabl
     assert found(check_directory(directory, None), "daemon")[0][1] is Severity.NOTE
 
 
-@pytest.mark.slow
 def test_a_tcp_carrier_that_nobody_serves_is_an_error(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """The daemon was started without it, so the configuration on disk is not the one that runs."""
     cluster = make_cluster({"alpha": {}})

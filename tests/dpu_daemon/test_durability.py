@@ -37,7 +37,6 @@ from ..support.processes import BOUND_S, Process, until
 from ..support.toml import to_toml
 from .test_metrics import scraped, watched
 
-pytestmark = pytest.mark.slow
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 2000, "journal_mib": 4}
 LAST_ENTRY = 1500  # the journal fails here: far behind the entries of timers that fire while slow workers load
 OFFPATH = [sys.executable, "-m", "offpath.cli.main", "daemon", "run"]

@@ -7,7 +7,6 @@ import os
 import signal
 
 import numpy as np
-import pytest
 
 from offpath.bindings.wire import admin, control
 from offpath.cli.admin_client import AdminClient
@@ -56,7 +55,6 @@ def test_an_open_session_and_the_operator_follow_from_helper_to_helper(make_clus
         until(lambda: "joined: 2 GPUs (1 EMULATED), kernels echo" in cluster.daemon.errors)
 
 
-@pytest.mark.slow
 def test_a_restarted_daemon_claims_nothing_until_a_helper_is_there(make_cluster: Make) -> None:
     """The journal does not record it, and the next helper may have other GPUs."""
     durability = {"resume_ttl_s": 60, "adopt_ms": 500, "journal_mib": 1}

@@ -26,7 +26,6 @@ from ..support.clusters import Make, seconds
 from ..support.processes import BOUND_S, until
 from .test_metrics import get, scraped
 
-pytestmark = pytest.mark.slow
 WATCHDOG_S = 4
 LIMIT = 256
 """Descriptors of the daemon: far fewer than the connections that are tried."""

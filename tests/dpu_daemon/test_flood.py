@@ -35,8 +35,6 @@ SESSIONS, SLOTS = 4, 32
 """128 requests in flight at most: 16 times what the tenant may have in the book."""
 
 
-@pytest.mark.slow
-@pytest.mark.load
 def test_a_tenant_keeps_nine_tenths_of_its_throughput_beside_one_that_floods(
     make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,8 +68,6 @@ def test_a_tenant_keeps_nine_tenths_of_its_throughput_beside_one_that_floods(
     assert_kept(rates)
 
 
-@pytest.mark.slow
-@pytest.mark.load
 def test_a_tenant_is_served_beside_64_sessions_that_ring_without_end(
     make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,7 +169,6 @@ def scrape(port: int, series: str) -> float:
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} ")), 0.0)
 
 
-@pytest.mark.slow
 def test_a_requester_told_to_wait_is_not_read_once_it_has_proved_deaf(make_cluster: Callable[..., Cluster]) -> None:
     """What it rang before it could have heard is refused at once; what comes after waits as long as it was told."""
     cluster = make_cluster(

@@ -114,7 +114,6 @@ def called(requester: Requester, kernel: str = "version") -> list[int]:
     return [int(each) for each in np.atleast_1d(requester.submit(kernel, ONE, timeout=TIMEOUT).array)]
 
 
-@pytest.mark.slow
 def test_kernels_are_replaced_under_load_and_no_lease_ends(make_cluster: Make, tmp_path: Path) -> None:
     """Every answer is right; what is submitted after a reload is answered by the new code."""
     leasing = {"keep_warm_ms": 60_000, "grow_after_ms": 60_000}
@@ -141,7 +140,6 @@ def test_kernels_are_replaced_under_load_and_no_lease_ends(make_cluster: Make, t
     assert "leases_closed" not in counted or counted["leases_opened"] == len(leases)
 
 
-@pytest.mark.slow
 def test_a_launch_that_runs_ends_with_the_former_code(make_cluster: Make, tmp_path: Path) -> None:
     """The reload returns before it ends; its lane takes the new code afterwards."""
     cluster = make_cluster({"ada": NARROW}, leasing={"lanes": 1})
@@ -158,7 +156,6 @@ def test_a_launch_that_runs_ends_with_the_former_code(make_cluster: Make, tmp_pa
         assert helper.leases() == leases
 
 
-@pytest.mark.slow
 def test_kernels_are_added_and_removed(make_cluster: Make, tmp_path: Path) -> None:
     cluster = make_cluster(
         {"ada": NARROW}, limits={"kernel_gone_ms": 300}, leasing={"keep_warm_ms": 60_000, "lanes": 1}
@@ -187,7 +184,6 @@ def test_kernels_are_added_and_removed(make_cluster: Make, tmp_path: Path) -> No
         assert helper.leases() == leases
 
 
-@pytest.mark.slow
 def test_a_signal_reloads_too(make_cluster: Make, tmp_path: Path) -> None:
     cluster = make_cluster({"ada": NARROW})
     with served(cluster.run_folder, tmp_path) as helper, cluster.connect("ada") as ada:
@@ -212,7 +208,6 @@ REFUSED = [
 ]
 
 
-@pytest.mark.slow
 def test_a_file_that_cannot_be_served_changes_nothing(make_cluster: Make, tmp_path: Path) -> None:
     cluster = make_cluster({"ada": NARROW}, leasing={"keep_warm_ms": 60_000, "lanes": 1})
     with served(cluster.run_folder, tmp_path) as helper, cluster.connect("ada") as ada:
@@ -227,7 +222,6 @@ def test_a_file_that_cannot_be_served_changes_nothing(make_cluster: Make, tmp_pa
         assert helper.log.read_text().count("not reloaded: ") == len(REFUSED)
 
 
-@pytest.mark.slow
 def test_a_helper_without_a_daemon_reloads_for_the_next_one(tmp_path: Path) -> None:
     with served(tmp_path, tmp_path, "not joined: no daemon at") as helper:
         assert helper.changed(2, SERVE + ADDED) == {
@@ -237,7 +231,6 @@ def test_a_helper_without_a_daemon_reloads_for_the_next_one(tmp_path: Path) -> N
     assert (done.code, "no helper 'helper' at" in done.err) == (69, True), done.err
 
 
-@pytest.mark.slow
 def test_the_daemon_is_killed_in_the_middle_of_a_reload_and_leases_stay(make_cluster: Make, tmp_path: Path) -> None:
     """Workers load for a second when it dies: the next process awaits the helper for `durability.adopt_ms`, its new
     workers until their own limits, and gets their lanes."""
@@ -255,7 +248,6 @@ def test_the_daemon_is_killed_in_the_middle_of_a_reload_and_leases_stay(make_clu
         assert helper.leases() == leases
 
 
-@pytest.mark.slow
 def test_a_reload_while_the_daemon_is_away_is_taken_over_when_it_returns(make_cluster: Make, tmp_path: Path) -> None:
     cluster = make_cluster({"ada": NARROW}, keep={}, leasing={"keep_warm_ms": 60_000}, durability={"resume_ttl_s": 30})
     with served(cluster.run_folder, tmp_path) as helper, cluster.connect("ada") as ada:
@@ -278,7 +270,6 @@ def daemon_pid(cluster: Cluster) -> int:
         return client.query(admin.StatusRequest(), admin.Status).pid
 
 
-@pytest.mark.slow
 def test_what_the_command_prints_is_one_line(make_cluster: Make, tmp_path: Path) -> None:
     cluster = make_cluster({"ada": NARROW})
     with served(cluster.run_folder, tmp_path) as helper:

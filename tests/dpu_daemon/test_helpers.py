@@ -78,7 +78,6 @@ def test_of_two_helpers_one_is_lost_and_the_others_jobs_are_untouched(make_clust
         assert helpers(cluster)["b"].generation == 3
 
 
-@pytest.mark.slow
 def test_two_helpers_and_their_jobs_outlive_a_kill_of_the_daemon(make_cluster: Make) -> None:
     durability = {"resume_ttl_s": 60, "adopt_ms": 3000, "journal_mib": 1}
     cluster = make_cluster({"ada": {"profile": "1g.5gb"}}, keep={"starts": 0}, durability=durability)
@@ -98,7 +97,6 @@ def test_two_helpers_and_their_jobs_outlive_a_kill_of_the_daemon(make_cluster: M
         assert worker in pids_of(a)
 
 
-@pytest.mark.slow
 def test_a_helper_that_died_with_the_daemon_takes_none_of_the_other_with_it(make_cluster: Make) -> None:
     durability = {"resume_ttl_s": 60, "adopt_ms": 2000, "journal_mib": 1}
     cluster = make_cluster({"ada": {"profile": "1g.5gb"}}, keep={"starts": 0}, durability=durability)

@@ -115,7 +115,6 @@ def test_who_connects_and_says_nothing_is_turned_away_after_five_seconds(make_cl
     assert time.monotonic() - started >= 0.5
 
 
-@pytest.mark.slow
 def test_a_user_that_is_not_listed_is_hung_up_on(make_cluster: Make) -> None:
     if os.getuid() != 0:
         pytest.skip("needs a second user to try with")
@@ -218,7 +217,6 @@ def test_only_a_worker_with_the_leases_token_is_let_in_and_only_once_per_lane(cl
         pending.result(TIMEOUT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "lie",
     [

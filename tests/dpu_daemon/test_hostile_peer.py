@@ -93,7 +93,6 @@ def test_scribbling_over_both_regions_while_jobs_run_spoils_only_the_scribblers_
         works(session, 100)
 
 
-@pytest.mark.slow
 def test_a_header_rewritten_while_it_is_read_is_taken_whole_or_not_at_all(siege: Siege) -> None:
     ended: Counter[str] = Counter()
     for _ in range(15):
@@ -484,7 +483,6 @@ def headers(session: RawSession, noise: random.Random) -> Iterator[tuple[bytes, 
             yield make(), codes
 
 
-@pytest.mark.slow
 def test_a_thousand_malformed_headers_are_each_rejected_and_every_third_ends_its_session(siege: Siege) -> None:
     noise = random.Random(2025)
     sent = 0
@@ -531,7 +529,6 @@ def test_a_payload_checksum_that_is_a_lie_fails_its_job_only(siege: Siege) -> No
 
 
 # -- coming and going ----------------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_process_killed_with_requests_in_flight_leaves_nothing(siege: Siege) -> None:
     cluster: Cluster = siege.cluster
     script = str(HERE / "steady_main.py")

@@ -19,7 +19,6 @@ from ..support.clusters import Make, seconds
 from ..support.fakehost import FakeHost
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 DURABLE = {"resume_ttl_s": 60, "adopt_ms": 500, "journal_mib": 1}
 
 

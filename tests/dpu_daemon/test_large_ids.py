@@ -17,7 +17,6 @@ from ..support.fakehost import FakeHost
 from ..support.peers import Peer, RawSession, hello, redeem
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 IDS = (2**63, 2**64 - 1)
 
 

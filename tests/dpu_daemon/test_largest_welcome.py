@@ -6,8 +6,6 @@ import os
 import signal
 from typing import Any
 
-import pytest
-
 from offpath.bindings.wire import admin, control, fields, negotiating
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
@@ -96,7 +94,6 @@ def test_no_limit_of_the_host_channel_allows_more_than_was_reckoned_with() -> No
     assert held.le == keep.max_length == len(host_welcome().keep)
 
 
-@pytest.mark.slow
 def test_a_session_with_all_that_the_limits_allow_comes_back(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {"max_slots": MOST_UNANSWERED}}, durability={"resume_ttl_s": 60})
     names = [kernel.name for kernel in KERNELS]
@@ -125,7 +122,6 @@ def unanswered(cluster: Cluster) -> int:
         return client.query(admin.StatusRequest(), admin.Status).unanswered
 
 
-@pytest.mark.slow
 def test_a_requester_with_as_many_unanswered_requests_comes_back_after_a_kill(make_cluster: Make) -> None:
     """The library's own way: it learns the kernels from the message behind its welcome."""
     tenant = {"max_slots": MOST_UNANSWERED, "max_jobs": MOST_UNANSWERED}

@@ -24,7 +24,6 @@ from ..support.processes import until
 from ..support.toml import to_toml
 from .test_metrics import scraped
 
-pytestmark = pytest.mark.slow
 IN_FORCE = "configuration refused, using the last good one"
 
 

@@ -22,9 +22,6 @@ from ..support.clusters import NARROW, Make, first_pid, path_array, seconds
 from ..support.fakehost import FakeHost
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
-
-
 TRIES = 5
 LINGER_S = 0.2
 LINGER = {f"{tables.__name__}.LINGER_MS": int(LINGER_S * 1e3)}

@@ -70,7 +70,6 @@ def test_a_kernel_that_kills_its_worker_is_launched_once_or_if_it_may_run_twice_
     assert path.read_text() == "launched\n" * launches
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
 def test_queued_requests_complete_after_the_helper_comes_back(make_cluster: Make, how: signal.Signals) -> None:
     cluster = make_cluster({"ada": NARROW})
@@ -97,7 +96,6 @@ def test_queued_requests_complete_after_the_helper_comes_back(make_cluster: Make
         assert [each.result(TIMEOUT).array.item() for each in (*queued, late)] == [0, 1, 2, 3, 4, 5, 9]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
 def test_what_ran_and_may_run_twice_runs_again_with_the_next_helper(make_cluster: Make, how: signal.Signals) -> None:
     cluster = make_cluster({"ada": NARROW})
@@ -113,7 +111,6 @@ def test_what_ran_and_may_run_twice_runs_again_with_the_next_helper(make_cluster
         assert running.result(TIMEOUT).array.item() == 2
 
 
-@pytest.mark.slow
 def test_a_daemon_that_ends_leaves_the_outcome_of_what_ran_unknown(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}})
     cluster.start_helper()
@@ -157,7 +154,6 @@ def leases_of(tenant: str, runs: list[dict[str, Any]]) -> set[int]:
     return {run["lease"] for run in runs if run["tenant"] == tenant}
 
 
-@pytest.mark.slow
 def test_three_tenants_that_each_want_the_whole_gpu_take_turns_and_find_it_clean(make_cluster: Make) -> None:
     leasing = {"grow_after_ms": 5, "reclaim_after_ms": 20, "min_hold_ms": 30, "keep_warm_ms": 50}
     names = ("ada", "bob", "cyd")
@@ -195,7 +191,6 @@ def test_three_tenants_that_each_want_the_whole_gpu_take_turns_and_find_it_clean
     assert_isolated(runs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("break_acquire", [False, True], ids=["with acquire", "without acquire"])
 def test_bytes_that_become_visible_late_are_right_only_because_of_acquire(
     make_cluster: Make, break_acquire: bool
@@ -210,7 +205,6 @@ def test_bytes_that_become_visible_late_are_right_only_because_of_acquire(
             assert right == [not break_acquire] * 2
 
 
-@pytest.mark.slow
 def test_a_helper_that_ends_in_the_midst_of_copies_leaves_only_zeros(make_cluster: Make) -> None:
     """It scrubs what it held, and a payload of 32 MiB is nearly always on its way there: it is let go only when nothing
     can land any more."""

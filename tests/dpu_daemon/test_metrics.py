@@ -23,7 +23,6 @@ from ..support.clusters import Make, seconds
 from ..support.command import offpath
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -149,7 +148,6 @@ def test_a_stopped_daemon_is_not_healthy(make_cluster: Make) -> None:
     assert get(port, "/healthz")[0] == 200
 
 
-@pytest.mark.slow
 def test_a_blocked_loop_is_noticed_by_the_thread_beside_it(make_cluster: Make) -> None:
     cluster, port = watched(make_cluster, {"ada": {}})
     cluster.daemon.tell("block")

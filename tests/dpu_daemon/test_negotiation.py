@@ -299,7 +299,6 @@ def test_a_ticket_of_a_session_that_ended_is_worth_nothing(cluster: Cluster) -> 
 
 
 # -- news ----------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_session_learns_of_kernels_when_a_helper_joins_after_it(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}})
     with cluster.connect("ada") as requester:
@@ -315,7 +314,6 @@ def test_a_session_learns_of_kernels_when_a_helper_joins_after_it(make_cluster: 
         assert requester.submit("sum", [np.ones(3)], timeout=TIMEOUT).array == 3
 
 
-@pytest.mark.slow
 def test_a_kernel_keeps_its_number_when_the_helper_comes_back(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}})
     cluster.start_helper(without=["echo"]).finish()

@@ -248,7 +248,6 @@ def test_the_daemon_says_when_it_is_ready_alive_and_ending(
     assert words[-1] == {"STOPPING": "1"}
 
 
-@pytest.mark.slow
 def test_a_frozen_daemon_feeds_nothing(
     make_cluster: Callable[..., Cluster], manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

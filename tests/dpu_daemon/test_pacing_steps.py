@@ -120,7 +120,7 @@ async def take(clock: Clock, ringers: list[Ringer], doorbells: int) -> str:
     return "".join(name[0] for name in clock.taken[before:])
 
 
-@pytest.mark.parametrize("kind", ["credits", pytest.param("cancels", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["credits", "cancels"])
 async def test_between_two_doorbells_of_a_neighbour_the_daemon_takes_a_slice_of_a_floods_at_most(
     daemon: Callable[[Clock], Daemon], kind: str
 ) -> None:

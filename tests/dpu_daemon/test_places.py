@@ -44,7 +44,6 @@ def remade(cluster: Cluster, name: str) -> int:
     return cluster.daemon.errors.count(f"{name}.sock was removed; created it again")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_each_socket_that_is_removed_is_made_anew_without_a_restart(make_cluster: Make, is_kept: bool) -> None:
     """One after the other, the daemon's own and those of a service manager; who is connected goes on."""
@@ -70,7 +69,6 @@ def test_each_socket_that_is_removed_is_made_anew_without_a_restart(make_cluster
     assert "not feeding the watchdog" not in cluster.daemon.errors
 
 
-@pytest.mark.slow
 def test_a_removed_runtime_directory_is_made_anew_and_the_service_manager_can_start_the_daemon_again(
     make_cluster: Make,
 ) -> None:

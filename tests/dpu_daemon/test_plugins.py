@@ -29,7 +29,6 @@ from ..support.processes import until
 from ..support.sample_policies import install
 from .test_resume import kill_daemon
 
-pytestmark = pytest.mark.slow
 JOBS = 60
 PATIENT_MS = 1_000
 """A good plug-in's deadline here: a machine with other work may not run it for longer than 5 ms."""

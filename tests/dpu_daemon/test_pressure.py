@@ -49,7 +49,6 @@ def clock(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 16 * MIB])
 def test_a_daemon_without_memory_refuses_sessions_and_serves_those_it_has(make_cluster: Make, room: int) -> None:
     cluster = make_cluster({"ada": {}, "bob": {}})
@@ -76,7 +75,6 @@ def test_a_resumed_clock_goes_on_from_the_last_event_and_is_untouched_otherwise(
     assert continued_clock(900, lambda: now[0])() == 1007
 
 
-@pytest.mark.slow
 def test_a_daemon_restarted_under_an_earlier_clock_finishes_what_it_had_accepted(
     make_cluster: Make, clock: Path
 ) -> None:
@@ -103,7 +101,6 @@ def test_a_daemon_restarted_under_an_earlier_clock_finishes_what_it_had_accepted
     assert "internal error handling" not in cluster.daemon.errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offset_s", [-600, 1_000_000])
 def test_a_kernels_time_is_right_where_the_hosts_clock_is_not_the_daemons(
     make_cluster: Make, clock: Path, offset_s: int
@@ -118,7 +115,6 @@ def test_a_kernels_time_is_right_where_the_hosts_clock_is_not_the_daemons(
     assert stages.queued + stages.copy + stages.launch + stages.kernel + stages.back == stages.total
 
 
-@pytest.mark.slow
 def test_a_helper_without_memory_opens_no_lease_and_serves_when_it_has_some_again(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": NARROW}, leasing={"landing_bytes": 32 * MIB})
     helper = cluster.start_helper()
@@ -132,7 +128,6 @@ def test_a_helper_without_memory_opens_no_lease_and_serves_when_it_has_some_agai
     helper.kill()  # its workers complained, which `finish` would not forgive
 
 
-@pytest.mark.slow
 def test_an_instance_whose_scrub_fails_is_given_to_nobody_and_the_helper_lives_on(make_cluster: Make) -> None:
     """Before, the failure ended the helper, and with it the leases of every other tenant."""
     cluster = make_cluster({"ada": NARROW, "bob": NARROW}, leasing={"keep_warm_ms": 60_000})

@@ -30,7 +30,6 @@ from ..support.clusters import NARROW, Make, first_pid, seconds
 from ..support.processes import until
 from ..support.toml import to_toml
 
-pytestmark = pytest.mark.slow
 RELOADS = 100
 PACE = sized(quick=5, fast=6, slow=25, full=1_000)
 """Requests of a witness between two reloads."""

@@ -349,7 +349,6 @@ def test_a_deadline_that_cannot_be_met_is_said_at_once(cluster: Cluster) -> None
             each.result(TIMEOUT)
 
 
-@pytest.mark.slow
 def test_one_slow_kernel_locks_no_deadline_out_of_an_idle_daemon(cluster: Cluster) -> None:
     """A run of a second, then a budget of half of that for a kernel that takes no time: it is not turned away."""
     with cluster.connect("narrow3") as requester:
@@ -434,7 +433,6 @@ def test_a_higher_priority_goes_first(cluster: Cluster) -> None:
 
 
 # -- many ----------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_sixteen_in_flight_two_hundred_times_over_are_all_answered_right(cluster: Cluster) -> None:
     with cluster.connect("ada", slots=16, payload_bytes=8192, result_bytes=8192) as requester:
         flight: list[tuple[int, Any]] = []
@@ -447,7 +445,6 @@ def test_sixteen_in_flight_two_hundred_times_over_are_all_answered_right(cluster
             assert (pending.result(TIMEOUT).array == number).all()
 
 
-@pytest.mark.slow
 async def test_more_tasks_than_slots_are_all_answered_right(cluster: Cluster) -> None:
     async with await open_async(cluster, "ada", slots=16, payload_bytes=8192, result_bytes=8192) as requester:
 

@@ -24,7 +24,6 @@ from ..support.cluster import TIMEOUT, Cluster, pids_of, said
 from ..support.clusters import Make, path_array, seconds, until_read
 from ..support.processes import until
 
-pytestmark = pytest.mark.slow
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 3000, "journal_mib": 4}
 
 

@@ -165,7 +165,6 @@ def test_a_tenant_has_as_many_sequences_as_it_may(make_cluster: Make) -> None:
         ask(ada, 3, 1, start=True)
 
 
-@pytest.mark.slow
 def test_a_restarted_daemon_goes_on_with_its_sequences(make_cluster: Make) -> None:
     durability = {"resume_ttl_s": 20, "adopt_ms": 2000, "journal_mib": 4}
     cluster = make_cluster({"ada": {}}, keep={"starts": 0}, durability=durability, leasing={"keep_warm_ms": 60_000})

@@ -23,8 +23,6 @@ from ..support.cluster import Cluster, pids_of
 from ..support.peers import Peer, hello
 from ..support.processes import BOUND_S, HERE, Process, until
 
-pytestmark = pytest.mark.slow
-
 
 class Kept:
     """``kept_main.py`` under a service manager; `told` is what each of its lives was handed."""

@@ -176,7 +176,6 @@ def test_a_fine_timer_is_readable_at_its_time_and_once() -> None:
         timer.close()
 
 
-@pytest.mark.slow
 def test_a_daemon_spins_for_requests_and_kernels_alone_and_a_reload_stops_it(make_cluster: Make) -> None:
     port = free_port()
     operation = {"metrics_listen": f"127.0.0.1:{port}"}

@@ -174,7 +174,6 @@ FEW = 7
 """Of a burst into a manager that stands still: each waits a second for it."""
 
 
-@pytest.mark.slow
 def test_no_session_of_a_burst_is_lost_at_a_kill(make_cluster: Make) -> None:
     """395 sessions: 15 bursts of 24, and 5 of 7 while the service manager is stopped; then kill -9. Each session that
     was reported "durable" comes back."""
@@ -197,7 +196,6 @@ def test_no_session_of_a_burst_is_lost_at_a_kill(make_cluster: Make) -> None:
         until(lambda: f"recovered {len(requesters)} sessions" in cluster.daemon.errors)
 
 
-@pytest.mark.slow
 def test_a_manager_whose_queue_is_full_at_the_start_is_told_ready_once_it_reads(
     make_cluster: Make, tmp_path: Path, manager: Manager
 ) -> None:
@@ -213,7 +211,6 @@ def test_a_manager_whose_queue_is_full_at_the_start_is_told_ready_once_it_reads(
     until(is_ready)
 
 
-@pytest.mark.slow
 def test_a_reload_that_its_manager_does_not_hear_of_does_not_hold_up_the_end(
     make_cluster: Make, tmp_path: Path, manager: Manager
 ) -> None:
@@ -226,7 +223,6 @@ def test_a_reload_that_its_manager_does_not_hear_of_does_not_hold_up_the_end(
     assert cluster.daemon.ended() == 0
 
 
-@pytest.mark.slow
 def test_who_comes_back_before_the_manager_took_its_memory_keeps_its_doorbell(
     make_cluster: Make, tmp_path: Path, manager: Manager
 ) -> None:
@@ -275,7 +271,6 @@ def fill_queue(folder: Path) -> None:
                 pass
 
 
-@pytest.mark.slow
 def test_nothing_of_ended_sessions_stays_with_a_service_manager_that_stood_still(make_cluster: Make) -> None:
     cluster = make_cluster({"alpha": {"max_sessions": 100, "max_bytes": 1 << 30}}, keep={"watchdog_s": 0})
     before = cluster.daemon.fds_at_rest()
@@ -291,7 +286,6 @@ def test_nothing_of_ended_sessions_stays_with_a_service_manager_that_stood_still
     until(lambda: cluster.daemon.open_fds() == before)
 
 
-@pytest.mark.slow
 def test_a_session_without_a_manager_is_not_called_durable(make_cluster: Make) -> None:
     cluster = make_cluster({"alpha": {}})
     with cluster.connect("alpha") as requester:

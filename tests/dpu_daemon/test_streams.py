@@ -72,7 +72,6 @@ def test_a_stream_gives_each_answer_once_and_in_order(make_cluster: Make, size: 
     assert ends(cluster) == ["done 0", "done 1", "done 2", "done 30"]
 
 
-@pytest.mark.slow
 def test_a_stream_may_have_more_answers_than_a_doorbell_can_number(make_cluster: Make) -> None:
     cluster = started(make_cluster)
     with cluster.connect("ada") as requester:
@@ -397,7 +396,6 @@ def kept(make_cluster: Make) -> Callable[..., Cluster]:
     return make
 
 
-@pytest.mark.slow
 @SIZES
 @pytest.mark.parametrize("pause_s", [0.0, 0.01])
 def test_a_stream_goes_on_after_each_kill_of_the_daemon(
@@ -416,7 +414,6 @@ def test_a_stream_goes_on_after_each_kill_of_the_daemon(
     assert ends(cluster) == ["done 40"], "one launch"
 
 
-@pytest.mark.slow
 def test_a_stream_of_a_requester_that_died_with_the_daemon_is_closed(kept: Callable[..., Cluster]) -> None:
     """Not sooner than the requester may come back."""
     cluster = kept(resume_ttl_s=1)

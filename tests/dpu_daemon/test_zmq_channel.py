@@ -128,7 +128,6 @@ def test_workers_are_replaced_by_a_reload_and_their_lease_stays(hosts: Hosts) ->
     assert "lost: " not in cluster.daemon.errors
 
 
-@pytest.mark.slow
 def test_a_killed_worker_costs_its_own_job_and_is_known_within_a_second(hosts: Hosts, tmp_path: Path) -> None:
     cluster = hosts.cluster()
     hosts.helper(cluster)

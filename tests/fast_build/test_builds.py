@@ -16,7 +16,6 @@ from ..support.sources import ROOT
 from .modules import modules
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.not_fast("it starts the fast build itself"),
     needs_the_scripts(),
 ]

@@ -18,7 +18,6 @@ from ..support.fast import environment, fast_python, needs_the_scripts
 
 __all__ = ["make_cluster"]
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.not_fast("it starts the fast build itself"),
     needs_the_scripts(),
 ]

@@ -14,7 +14,6 @@ from ..support.sources import ROOT, product
 from .modules import modules
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.not_fast("it starts the fast build itself"),
     needs_the_scripts(),
 ]
@@ -51,13 +50,13 @@ def passes(bound_s: int, *arguments: str, **switches: str) -> None:
 
 def test_a_sample_of_the_suite_passes() -> None:
     fast_python()  # builds; the bound below is for the tests
-    passes(SAMPLE_S, "-m", "not load", *REACHED, OFFPATH_TEST_SAMPLE=f"{seed()} {COUNT}")
+    passes(SAMPLE_S, *REACHED, OFFPATH_TEST_TIER="1", OFFPATH_TEST_SAMPLE=f"{seed()} {COUNT}")
 
 
 @pytest.mark.full
 def test_the_whole_suite_passes() -> None:
     fast_python()
-    passes(WHOLE_S, "-n", "2", "--ignore", "tests/fast_build")
+    passes(WHOLE_S, "-n", "2", OFFPATH_TEST_TIER="1")
 
 
 @pytest.mark.full

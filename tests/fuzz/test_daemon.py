@@ -40,7 +40,6 @@ def attack(tmp_path: Path) -> Iterator[Attack]:
         siege.kill()
 
 
-@pytest.mark.slow
 def test_hostile_messages_leave_neither_memory_nor_descriptors(
     attack: Attack, capsys: pytest.CaptureFixture[str]
 ) -> None:

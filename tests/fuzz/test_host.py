@@ -157,7 +157,6 @@ def outcome(pending: Pending) -> str:
     return "COMPLETED"
 
 
-@pytest.mark.slow
 def test_a_host_that_lies_is_dropped_and_an_honest_one_served(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,7 +180,6 @@ class Life:
         self.controller.close()
 
 
-@pytest.mark.slow
 def test_rounds_end_and_no_device_works_for_two_jobs_whoever_is_killed(tmp_path: Path) -> None:
     life = Life(tmp_path, seed=20_261_126)
     try:
@@ -210,7 +209,6 @@ def test_rounds_end_and_no_device_works_for_two_jobs_whoever_is_killed(tmp_path:
 
 
 # -- the checks find what they are for --------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_job_that_uses_devices_of_others_is_found(tmp_path: Path) -> None:
     life = Life(tmp_path, seed=1, takes_all=True)
     try:

@@ -172,7 +172,6 @@ class Life:
             self.request(name, 0)
 
 
-@pytest.mark.slow
 def test_no_lease_is_lost_or_given_twice_whenever_the_controller_is_killed(tmp_path: Path) -> None:
     life = Life(tmp_path, seed=20_261_126)
     life.start()

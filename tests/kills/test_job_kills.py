@@ -139,7 +139,6 @@ def test_the_sweep_is_as_large_as_it_says() -> None:
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-@pytest.mark.slow
 @pytest.mark.not_fast("a script of the source tree fetches Slurm")
 def test_kills_at_seeded_moments_start_no_job_twice_lose_none_and_leak_no_gpu(
     manager: JobManager, slurm: SlurmCluster, tmp_path: Path

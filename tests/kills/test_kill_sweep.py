@@ -79,7 +79,6 @@ def survive(node: Node, kills: list[str]) -> Books:
         node.kill_all()
 
 
-@pytest.mark.slow
 def test_kill_sweep_at_seeded_moments() -> None:
     node = Node(SEED)
     books = survive(node, list(VICTIMS) * MOMENTS)
@@ -90,7 +89,6 @@ def test_kill_sweep_at_seeded_moments() -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("channel", ["comch", "zmq"])
 def test_kill_sample_with_copies_by_doca(channel: str) -> None:
     """The same guarantees where neither pidfd nor descriptor goes from the host to the daemon."""
@@ -105,7 +103,6 @@ def test_kill_sample_with_copies_by_doca(channel: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
 def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
     """The same guarantees where NVML cuts instances and CUDA runs the kernels (both emulated), and migd dies too."""
     machine = Machine(tmp_path / "machine", models="A100-40GB", slice_bytes=str(8 << 20))
@@ -129,13 +126,11 @@ def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_kill_sample_with_copies_by_workers() -> None:
     """Workers killed with slots mapped, daemons killed with copies ordered: payloads are sent again, none twice."""
     survive(Node(SEED + 3, copy_engine="cuda"), list(VICTIMS) * SAMPLE)
 
 
-@pytest.mark.slow
 def test_kill_sweep_of_the_daemon_alone_leaves_nothing_unknown() -> None:
     """Helper and workers live on: the process that launched a kernel knows how it ended."""
     node = Node(SEED + 1, adopt_ms=10_000)
@@ -159,7 +154,6 @@ def test_kill_sweep_of_the_daemon_alone_leaves_nothing_unknown() -> None:
     assert p99 < 5, "the budget is for a machine to itself; this bound only finds what is stuck"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", chosen_points())
 def test_kill_sweep_at_each_fault_point(point: str) -> None:
     random = Random(f"{SEED} {point}")

@@ -95,8 +95,6 @@ def shared_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
-@pytest.mark.slow
-@pytest.mark.load
 def test_overload_ten_times_over_costs_only_who_overloads(
     crowd: tuple[Cluster, Process], capsys: pytest.CaptureFixture[str]
 ) -> None:

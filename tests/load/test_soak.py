@@ -71,8 +71,6 @@ def slope_per_hour(samples: list[tuple[float, float]]) -> float:
     return fit.slope * 3600 / statistics.fmean(value for _, value in samples)
 
 
-@pytest.mark.slow
-@pytest.mark.load
 def test_soak_an_hour_changes_nothing(
     soaking: tuple[Cluster, dict[str, Process], int], capsys: pytest.CaptureFixture[str]
 ) -> None:

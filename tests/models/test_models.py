@@ -18,7 +18,6 @@ from ..support.evidence import keep
 
 HERE = Path(__file__).parent
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("spin") is None, reason="needs spin: the package spin of Debian and Ubuntu"),
     pytest.mark.skipif(not find_compiler(), reason=MISSING),
 ]

@@ -17,7 +17,6 @@ LEAST = 40
 """Moments of a life; a life that is shorter shows nothing."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("blow", BLOWS, ids=lambda blow: blow.__name__)
 def test_a_short_life_struck_at_each_of_its_moments_keeps_every_promise(
@@ -26,7 +25,6 @@ def test_a_short_life_struck_at_each_of_its_moments_keeps_every_promise(
     assert len(list(struck(tmp_path, blow, scene))) >= LEAST
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("patch", due(SUITE, rare_patches("Blow: "), 1), ids=lambda patch: patch.stem)
 def test_a_bug_too_rare_for_drawn_schedules_shows_at_some_moment(
     patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]

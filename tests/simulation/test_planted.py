@@ -19,7 +19,6 @@ LEAST = 50
 
 
 @pytest.mark.not_fast("it runs patched copies of the sources")
-@pytest.mark.slow
 @pytest.mark.parametrize("patch", due(SUITE, patches()), ids=lambda patch: patch.stem)
 def test_the_simulation_finds_every_planted_bug(
     patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -30,7 +29,6 @@ def test_the_simulation_finds_every_planted_bug(
 
 
 @pytest.mark.not_fast("it runs patched copies of the sources")
-@pytest.mark.slow
 @pytest.mark.parametrize("patch", due(SUITE, rare_patches("Case: "), 1), ids=lambda patch: patch.stem)
 def test_a_bug_too_rare_for_drawn_schedules_shows_in_a_written_case(
     patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]

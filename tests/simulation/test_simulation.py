@@ -42,7 +42,6 @@ def lived(start: int, count: int) -> tuple[dict[str, int], list[str]]:
     return json.loads(figures), broken
 
 
-@pytest.mark.slow
 def test_no_schedule_of_the_simulation_breaks_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
     starts = range(0, SCHEDULES, CHUNK)
     total: dict[str, int] = {}
@@ -81,7 +80,6 @@ def test_a_simulated_schedule_is_the_same_each_time(tmp_path: Path) -> None:
     assert [digest(tmp_path, seed) for seed in seeds] == [digest(tmp_path, seed) for seed in seeds]
 
 
-@pytest.mark.slow
 def test_a_simulated_schedule_does_not_depend_on_hashes() -> None:
     def said(hash_seed: str) -> str:
         done = subprocess.run(

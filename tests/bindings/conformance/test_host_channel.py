@@ -121,7 +121,6 @@ def test_the_peers_process_is_known(channel_rig: Any, children: Any) -> None:
     assert connection.peer_pid in (0, child.pid)
 
 
-@pytest.mark.slow
 def test_a_killed_peer_is_seen_within_a_second_and_by_its_death(channel_rig: Any, children: Any, readable: Any) -> None:
     assert quickest(lambda: seconds_until_a_death_is_seen(channel_rig, children, readable), 1.0) < 1.0
 
@@ -230,7 +229,6 @@ def test_who_finishes_is_heard_out_and_still_hears(channel_rig: Any) -> None:
             channel_rig.receive(one)
 
 
-@pytest.mark.slow
 def test_a_peer_that_stands_still_is_lost_within_a_second(channel_rig: Any, children: Any) -> None:
     if channel_rig.loss_s is None:
         pytest.skip("this carrier's peers are on this machine: a pidfd, and the helper's pings, tell of them")

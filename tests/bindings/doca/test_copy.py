@@ -299,7 +299,6 @@ def test_a_lane_with_a_dma_buf_is_exported_by_it_or_else_by_its_pointer(
     host.close()
 
 
-@pytest.mark.slow
 def test_closing_waits_a_bounded_time_for_a_device_that_does_not_answer(
     doca: Any, host: HostProcess, regions: Regions, children: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

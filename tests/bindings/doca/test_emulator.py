@@ -197,7 +197,6 @@ def test_the_c_program_passes(libraries: Path, tmp_path: Path) -> None:
     all_passed(program(tmp_path, libraries), libraries, tmp_path / "met")
 
 
-@pytest.mark.slow
 def test_the_c_program_passes_under_the_sanitizers(tmp_path: Path) -> None:
     sanitized = folder_of("--sanitize")
     made = program(tmp_path, sanitized, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -226,7 +225,6 @@ def test_what_is_built_is_not_built_again(libraries: Path) -> None:
     assert ROOT not in libraries.parents
 
 
-@pytest.mark.slow
 def test_two_builds_at_once_end_with_one(tmp_path: Path) -> None:
     compiler()
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}

@@ -15,7 +15,7 @@ from offpath.bindings.engines.port import Engine
 
 from .rigs import BOUND_S, EngineRig, Jobs, LocalRig, RayRig, SlurmRig
 
-RIGS = ("local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "ray")))
+RIGS = ("local", "slurm", "ray")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,8 +21,6 @@ from ...support.processes import until
 from .rigs import BOUND_S, NODES, UNTIL_LET_GO, Jobs, RayRig
 from .test_engines import LONG, MARK
 
-pytestmark = pytest.mark.slow
-
 
 def pid_of(jobs: Jobs) -> int:
     """Of the engine's process that speaks to Ray."""

@@ -19,7 +19,7 @@ from ...support.processes import until
 from .rigs import Jobs, SlurmRig
 from .test_engines import LONG, MARK
 
-pytestmark = [pytest.mark.slow, pytest.mark.not_fast("a script of the source tree fetches Slurm")]
+pytestmark = pytest.mark.not_fast("a script of the source tree fetches Slurm")
 TRIES = 5
 """slurmctld has its nodes register three seconds after its start: under load a job may start too late for a test."""
 TOO_LATE = f"the node had registered before the job started, {TRIES} times: this machine is too busy"

@@ -136,7 +136,6 @@ def test_the_c_program_passes(tmp_path: Path) -> None:
     all_passed(tmp_path, emulator())
 
 
-@pytest.mark.slow
 def test_the_c_program_passes_under_the_sanitizers(tmp_path: Path) -> None:
     all_passed(tmp_path, Path(built(SCRIPT, "--sanitize")), "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 

@@ -137,7 +137,6 @@ def test_a_module_can_go(tmp_path: Path) -> None:
     assert after == before - 1
 
 
-@pytest.mark.slow
 def test_a_planted_leak_is_found(tmp_path: Path) -> None:
     change = ("module.c", "    Py_DECREF(args);\n    return made;", "    return made;")
     module = loaded(compiled(tmp_path, change=change))

@@ -72,7 +72,6 @@ def _sample() -> list[tuple[str, str, str, str]]:
 CHOSEN = _sample()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "name", "text", "becomes"), CHOSEN, ids=[f"{b[1]}-{b[2][:40].strip()}" for b in CHOSEN]
 )

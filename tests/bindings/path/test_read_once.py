@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from offpath.bindings.errors import HeaderError
 from offpath.bindings.wire.header import pack_request
 
@@ -61,12 +59,10 @@ def mixed(module: Any, most: int) -> int:
     return found
 
 
-@pytest.mark.slow
 def test_a_header_that_changes_meanwhile_is_one_or_the_other(tmp_path: Path) -> None:
     assert mixed(loaded(compiled(tmp_path)), TRIES) == 0
 
 
-@pytest.mark.slow
 def test_reading_the_peers_memory_twice_is_seen(tmp_path: Path) -> None:
     change = (
         "request.c", "PyObject *header = header_of(state, copied)",

@@ -36,14 +36,12 @@ def swept(made: Path, inputs: int) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_the_sweep_passes_under_the_sanitizers(tmp_path: Path) -> None:
     done = swept(compiled(tmp_path, *SANITIZE), INPUTS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count(f": {INPUTS} inputs, ") == 9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

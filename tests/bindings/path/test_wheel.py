@@ -45,7 +45,6 @@ def says(made: Path, folder: Path) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("project", PROJECTS)
 def test_with_a_compiler_a_wheel_has_the_module_and_its_platform(project: str, tmp_path: Path) -> None:
     needs_compiler()
@@ -59,7 +58,6 @@ def test_with_a_compiler_a_wheel_has_the_module_and_its_platform(project: str, t
     assert says(made, tmp_path / "site") == "request path in C | the request path's mechanics run in C"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("project", PROJECTS)
 @pytest.mark.parametrize(
     "environment", [{"OFFPATH_PURE": "1"}, {"CC": "no-such-compiler"}], ids=["asked", "no-compiler"]

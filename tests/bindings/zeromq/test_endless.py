@@ -67,7 +67,6 @@ def attack(rig: ZmqChannelRig, size: int, count: int, has_session: bool) -> subp
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("has_session", [True, False], ids=["in a session", "without one"])
 def test_a_peer_whose_message_has_no_end_is_cut_off_and_another_goes_on(rig: ZmqChannelRig, has_session: bool) -> None:
     connection, honest = rig.pair()

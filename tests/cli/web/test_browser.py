@@ -23,7 +23,6 @@ from ...support.png import pixels
 from ...support.processes import Process, until
 from ...support.web_world import HOSTILE
 
-pytestmark = pytest.mark.slow
 COLOURS = {"tenant-1": (0, 114, 178), "tenant-2": (230, 159, 0), "tenant-3": (0, 158, 115)}
 MOST_BYTES = 200_000
 DEMO_S = 60

@@ -20,7 +20,6 @@ from offpath.cli.web.reader import Reader
 
 from ...support.processes import until
 
-pytestmark = pytest.mark.slow
 HOSTS = ("h1", "h2", "h3", "h4")
 
 

@@ -32,8 +32,6 @@ from ...support.clusters import NARROW, seconds
 from ...support.processes import BOUND_S, until
 from ...support.web_process import Web
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:

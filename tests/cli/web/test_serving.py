@@ -22,7 +22,6 @@ from ...support.command import offpath
 from ...support.processes import BOUND_S, until
 from ...support.web_process import Web
 
-pytestmark = pytest.mark.slow
 TOKEN = "t" * 24
 ASYNCIO_S = 60.0
 

@@ -31,7 +31,6 @@ from ...support.hostile_agent import HostileAgent, state
 from ...support.ina_ranks import FakeJob
 from ...support.processes import until
 
-pytestmark = pytest.mark.slow
 HOSTS = ("h1", "h2", "h3")
 LAST = (1 << 31) - 1
 END = (1 << 63) - 1

@@ -25,7 +25,6 @@ from ...support.command import offpath
 from ...support.ina_ranks import FakeJob
 from ...support.processes import until
 
-pytestmark = pytest.mark.slow
 HOSTS = ("h1", "h2")
 LONGEST_S = 1.0
 """A step of ranks that do nothing: more than any scheduling of this machine, less than any time-out of ours."""

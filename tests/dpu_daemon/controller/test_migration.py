@@ -21,7 +21,6 @@ from ...support.ina_ranks import FakeJob
 from ...support.processes import until
 from ...support.sample_policies import install
 
-pytestmark = pytest.mark.slow
 WORDS = "leaf-spine:2x1x2"
 TOPOLOGY = imported.regular(WORDS)
 HOSTS, SWITCHES = TOPOLOGY.names[: TOPOLOGY.hosts], TOPOLOGY.names[TOPOLOGY.hosts :]

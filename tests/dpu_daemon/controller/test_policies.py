@@ -179,7 +179,6 @@ def peak_kib() -> int:
     return int(found[1])
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_installed_placement_decides_and_a_hostile_one_is_quarantined() -> None:
     cluster = Cluster(TOPOLOGY, (0, 1))
@@ -193,7 +192,6 @@ def test_an_installed_placement_decides_and_a_hostile_one_is_quarantined() -> No
         assert (slot.faults, slot.is_advised) == (1, False), name
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("name", "why"),
@@ -229,7 +227,6 @@ def test_a_plug_in_that_turns_on_the_controller_costs_it_an_answer(
     assert peak_kib() - before_kib < 32 << 10
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_answer_to_another_question_is_held_against_this_one_and_prints_are_no_answers() -> None:
     twice = Placing(PluginSlot.of(PLACEMENT, "plugin:twice", FirstN(), PATIENT_S), WORDS)
@@ -241,7 +238,6 @@ def test_an_answer_to_another_question_is_held_against_this_one_and_prints_are_n
     prints.slot.close()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_the_reasons_of_a_plug_in_are_few_short_and_printable() -> None:
     """They go to operators' terminals and into the state file, as they are."""
@@ -253,7 +249,6 @@ def test_the_reasons_of_a_plug_in_are_few_short_and_printable() -> None:
     assert len(decision.reasons) == 16
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_installed_tree_builder_decides_and_a_hostile_one_is_quarantined() -> None:
     jobs = {"one": (0, 2), "two": (1, 3)}
@@ -271,7 +266,6 @@ def test_an_installed_tree_builder_decides_and_a_hostile_one_is_quarantined() ->
         assert (slot.faults, slot.is_advised) == (1, False), name
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_installed_sharing_decides_and_a_hostile_one_is_quarantined() -> None:
     good = SharingOut(PluginSlot.of(INA_SHARING, "plugin:last-come", Mode("shared"), PATIENT_S))
@@ -285,7 +279,6 @@ def test_an_installed_sharing_decides_and_a_hostile_one_is_quarantined() -> None
         assert (slot.faults, slot.is_advised) == (1, False), name
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_plug_in_that_is_not_installed_is_refused_at_the_start() -> None:
     with pytest.raises(PluginError, match="no installed package"):

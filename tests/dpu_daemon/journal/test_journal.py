@@ -66,7 +66,6 @@ def test_replay_is_idempotent(seed: int) -> None:
     assert snapshot(reopened(writer.storage).book) == once
 
 
-@pytest.mark.slow
 def test_a_ring_that_has_wrapped_replays_from_a_checkpoint_and_meets_the_later_ones() -> None:
     writer = written(1, mib=1, steps=12_000)
     assert writer.ring.next_number > 1.3 * writer.ring.records

@@ -24,7 +24,7 @@ from offpath.cli.local.job_manager import JobManager
 
 from ...support.processes import BOUND_S, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.not_fast("scripts of the source tree fetch Slurm and Ray")]
+pytestmark = pytest.mark.not_fast("scripts of the source tree fetch Slurm and Ray")
 LEAVES = {"s0": 1, "s1": 1}
 LONG_S = 2 * BOUND_S
 SEED = 22

@@ -31,7 +31,6 @@ from offpath.dpu_daemon.switch.inc import messages
 from ...support.command import offpath
 from ...support.processes import BOUND_S, until
 
-pytestmark = pytest.mark.slow
 NODES = [f"n{number}" for number in range(4)]
 LEAVES = ["l0", "l1"]
 

@@ -23,7 +23,7 @@ from offpath.cli.local.switches import Switches
 from ...support.processes import BOUND_S, HERE, until
 from ...support.training import needs_torch
 
-pytestmark = [pytest.mark.slow, needs_torch]
+pytestmark = needs_torch
 HOSTS = ("h1", "h2", "h3")
 LEAVES = ("s1", "s2", "s3")
 TREE = {"s0", *LEAVES}

@@ -19,7 +19,6 @@ from offpath.cli.local.job_manager import JobManager
 from ...support.command import offpath
 from ...support.processes import BOUND_S, until
 
-pytestmark = pytest.mark.slow
 NODES = [{"name": f"n{number}", "gpus": 2, "switch": f"s{number // 2}"} for number in range(4)]
 
 

@@ -57,7 +57,6 @@ def test_a_cluster_goes_to_another_process_as_it_is() -> None:
         assert make("netpack").place_batch(copy, batch) == make("netpack").place_batch(cluster, batch)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", ["last-servers", "last"])
 def test_an_installed_policy_decides_and_its_reasons_are_few_short_and_printable(name: str) -> None:
@@ -84,7 +83,6 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_policy_that_answers_wrongly_is_replaced(name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,7 +99,6 @@ def test_a_policy_that_answers_wrongly_is_replaced(name: str, caplog: pytest.Log
     assert faults(cluster, batch, decision) == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_reservation_of_the_batch_before_reaches_the_policy_that_replaces_it() -> None:
     cluster = small_cluster(racks=1)
@@ -114,7 +111,6 @@ def test_a_reservation_of_the_batch_before_reaches_the_policy_that_replaces_it()
         )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_policy_that_is_not_installed_is_an_error_at_the_start() -> None:
     with pytest.raises(PluginError, match="nowhere"), placement(PolicyTable(name="plugin:nowhere")):
@@ -130,7 +126,6 @@ def test_built_in_policies_need_no_process_and_unknown_names_are_refused() -> No
         make("best")
 
 
-@pytest.mark.slow
 def test_a_job_manager_places_by_a_plug_in_and_says_where_in_words(site: Path, tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="offpath-m-"))
     try:

@@ -14,7 +14,7 @@ from offpath.cli.local.slurm_cluster import SlurmCluster
 from ...support.processes import BOUND_S, until
 from ...support.slurm import manager_on, slurm_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.not_fast("a script of the source tree fetches Slurm")]
+pytestmark = pytest.mark.not_fast("a script of the source tree fetches Slurm")
 LONG_S = 3 * BOUND_S
 
 

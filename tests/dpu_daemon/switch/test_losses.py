@@ -32,7 +32,6 @@ from .ranks import (
 )
 
 HOSTS = (0, 0, 1, 1)
-pytestmark = pytest.mark.slow
 LEARNT_S = 1.0
 
 
@@ -59,7 +58,6 @@ def test_a_killed_switch_is_known_to_all_ranks_within_a_second(what: str, is_bus
             assert settled(switches, name)["parts"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("nbytes", [0, 8 << 20], ids=["idle", "ahead of the others"])
 def test_a_killed_rank_is_known_to_all_others_within_a_second(nbytes: int, tmp_path: Path) -> None:
     """Ahead of the others: the switch has stopped reading it, and must see its end all the same."""

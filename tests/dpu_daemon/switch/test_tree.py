@@ -145,7 +145,6 @@ def test_two_jobs_share_and_the_root_never_has_more_than_it_has_room_for(capacit
         close_all(*jobs.values())
 
 
-@pytest.mark.slow
 def test_a_slow_link_slows_its_job_down_to_its_rate_and_no_further(switches: Switches) -> None:
     rate = 4 << 20
     ranks = job_of(switches, "slow", FOUR, rates=[0, 0, rate, 0])

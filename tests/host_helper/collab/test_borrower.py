@@ -22,7 +22,6 @@ from offpath.host_helper.collab.settings import VARIABLE, NodeTable, Settings, l
 
 from ...support.processes import BOUND_S, until
 
-pytestmark = pytest.mark.slow
 Nodes = Callable[[], Mapping[int, NodeTable]]
 
 

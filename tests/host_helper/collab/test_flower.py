@@ -14,7 +14,7 @@ from offpath.cli.local.flower_cluster import FlowerCluster
 
 from ...support.processes import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.not_fast("the processes of Flower have no compiled modules")]
+pytestmark = pytest.mark.not_fast("the processes of Flower have no compiled modules")
 APP = Path(__file__).resolve().parents[2] / "support" / "flower_legacy"
 NODES = 3
 _BOUND_S = 240.0

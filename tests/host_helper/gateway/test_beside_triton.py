@@ -19,7 +19,6 @@ from ...support.cluster import Cluster
 from .process import GatewayProcess
 from .rig import Rig
 
-pytestmark = pytest.mark.slow
 INFER = "/v2/models/identity/infer"
 NBYTES = 4096
 

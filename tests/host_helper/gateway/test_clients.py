@@ -21,7 +21,6 @@ from ...support.processes import HERE
 from .process import GatewayProcess
 from .rig import Rig
 
-pytestmark = pytest.mark.slow
 BOUND_S = 240.0
 
 

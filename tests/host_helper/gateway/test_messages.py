@@ -14,7 +14,6 @@ from offpath.bindings.errors import EngineMissing
 from offpath.cli.local.environments import fetched
 from offpath.host_helper.gateway.messages import DATA_TYPES, classes
 
-pytestmark = pytest.mark.slow
 THEIRS = """
 import json
 from tritonclient.grpc import model_config_pb2, service_pb2

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from ...support.own_process import run_tests
 
 CASES = Path(__file__).with_name("triton_cases.py")
 
 
-@pytest.mark.slow
 def test_streams_and_sequences_are_as_tritons() -> None:
     assert run_tests(CASES) >= 25

@@ -26,7 +26,6 @@ from ...support.gpu_machine import Machine
 from ...support.processes import until
 from .rig import Migd, cut_foreign, places
 
-pytestmark = pytest.mark.slow
 LAYOUTS = """
 version: v1
 mig-configs:

@@ -18,8 +18,6 @@ from ...support.gpu_machine import Machine
 from ...support.processes import until
 from .rig import Migd, Served
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:

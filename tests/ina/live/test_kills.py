@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ...sizes import sized
 from ...support.evidence import keep
 from ...support.training import needs_torch
@@ -15,7 +13,6 @@ KILLS = sized(quick=(1, 5), fast=(1, 5), slow=(1, 20), full=(5, 40))
 RANK_KILLS = sized(quick=1, fast=1, slow=2, full=10)
 
 
-@pytest.mark.slow
 def test_trainings_go_on_when_any_process_is_killed_and_end_with_the_right_weights() -> None:
     found = Found()
     clusters, kills = KILLS
@@ -34,7 +31,6 @@ def test_trainings_go_on_when_any_process_is_killed_and_end_with_the_right_weigh
     assert found.operations["ina"] > 10 * found.kills["switch"], "switches were not struck while they were in use"
 
 
-@pytest.mark.slow
 def test_a_job_whose_rank_is_killed_goes_on_from_its_checkpoint_as_a_new_incarnation() -> None:
     from offpath.cli.demo.ina import orders
 

@@ -17,7 +17,6 @@ MOST = 2_500
 LEAST = 15
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("patch", due(SUITE, patches()), ids=lambda patch: patch.stem)
 def test_the_simulation_finds_every_planted_bug(
     patch: Path, tmp_path: Path, record_property: Callable[[str, object], None]

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-import pytest
-
 from ...simulation.planted import ROOT
 from ...sizes import sized
 from ...support.evidence import keep
@@ -35,7 +33,6 @@ def lived(start: int) -> tuple[dict[str, int], list[str]]:
     return json.loads(figures), broken
 
 
-@pytest.mark.slow
 def test_no_schedule_breaks_a_promise() -> None:
     total: dict[str, int] = {}
     broken: list[str] = []

@@ -107,7 +107,6 @@ def test_a_model_and_memory_that_only_one_gpu_has_are_obeyed() -> None:
     assert violations(gpus, jobs, dict(found.places)) == []
 
 
-@pytest.mark.slow
 def test_a_search_that_is_cut_off_says_so_and_gives_its_bound() -> None:
     random = Random(5)
     gpus = [paper_gpu(f"g{j}") for j in range(12)]

@@ -47,7 +47,6 @@ def holding(spec: GpuSpec, cut: Cut) -> GpuGeometry:
     return geometry
 
 
-@pytest.mark.slow
 @MODELS
 def test_what_is_allowed_next_is_what_mig_allows_from_every_legal_state(make: Callable[[], GpuSpec], sets: int) -> None:
     spec = make()
@@ -61,7 +60,6 @@ def test_what_is_allowed_next_is_what_mig_allows_from_every_legal_state(make: Ca
             assert geometry.allows(profile, start) == legal, f"{profile.name} at {start} beside {sorted(cut)}"
 
 
-@pytest.mark.slow
 @MODELS
 def test_the_first_start_is_the_lowest_legal_one_in_every_state(make: Callable[[], GpuSpec], sets: int) -> None:
     spec = make()
@@ -76,7 +74,6 @@ def test_the_first_start_is_the_lowest_legal_one_in_every_state(make: Callable[[
             assert geometry.first_start(profile) == (min(legal) if legal else None)
 
 
-@pytest.mark.slow
 @MODELS
 def test_assuming_leases_gone_is_the_same_as_giving_them_back(make: Callable[[], GpuSpec], sets: int) -> None:
     spec = make()

@@ -22,7 +22,6 @@ from .test_conspirator import compare
 from .test_plugin import INSIDE, PluginStory
 from .test_policies import STEPS, goes_on_the_same, keeps_the_rules
 
-pytestmark = pytest.mark.slow
 SEEDS = 60
 Patch = Callable[[object, str, object], None]
 Find = Callable[[int], None]

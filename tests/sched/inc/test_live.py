@@ -394,7 +394,6 @@ def judge(here: Cluster) -> None:
         assert (kept.state, kept.tasks) == (request.state, request.tasks), "the disk is behind"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range({"full": 300}.get(SIZE, 14)))
 def test_under_any_events_and_kills_nothing_is_lost_doubled_or_forgotten(seed: int) -> None:
     here = drive(Random(seed))

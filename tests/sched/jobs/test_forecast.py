@@ -410,7 +410,6 @@ ASKED = st.lists(
 )
 
 
-@pytest.mark.slow
 def test_with_honest_times_early_rejection_agrees_with_a_first_come_simulation() -> None:
     """No job is refused that the simulation ends in time, none is accepted that it ends more than 10 % too late."""
     seen: Counter[str] = Counter()

@@ -33,7 +33,6 @@ from . import planted_batches, planted_sequences
 from .shadow_records import Violation
 from .world import drive
 
-pytestmark = pytest.mark.slow
 SEEDS = 400
 Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]

@@ -69,7 +69,6 @@ def test_the_book_decides_as_the_transcription_row_by_row() -> None:
         assert max(cluster.waited_ns) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ConspiratorPaper, MpsOnly, Exclusive, BestFit, OldestGpuFirst])
 def test_every_state_is_legal_and_no_better_than_the_optimum(kind: type[Policy]) -> None:
     stream, gpus = drawn(7)

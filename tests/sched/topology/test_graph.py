@@ -156,7 +156,6 @@ def test_every_regular_network_is_sound(down: list[int], up: list[int]) -> None:
     assert all(depth <= MOST_LEVELS for _, depth in walk(topology.pods))
 
 
-@pytest.mark.slow
 def test_a_hundred_thousand_hosts_from_links_take_seconds() -> None:
     topology = regular((32, 32, 98), (1, 4, 4))
     begun = time.process_time()

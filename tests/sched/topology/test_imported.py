@@ -228,7 +228,6 @@ def test_any_text_is_a_topology_or_a_typed_error(text: str) -> None:
         read(text)
 
 
-@pytest.mark.slow
 def test_a_hundred_thousand_hosts_are_read_in_seconds() -> None:
     lines = [f"SwitchName=leaf{n} Nodes=n[{n * 32:06}-{n * 32 + 31:06}]" for n in range(3125)]
     lines += [f"SwitchName=agg{n} Switches=leaf[{n * 25}-{n * 25 + 24}]" for n in range(125)]
