@@ -17,7 +17,7 @@ from offpath.bindings.build import compiled
 from . import durations, workers
 from .sizes import SIZE, sized
 from .skips import pytest_terminal_summary as pytest_terminal_summary
-from .suites import recorder
+from .suites import recorder, sources
 from .suites.table import in_fast_tier, suite_of
 
 SUITE = os.environ.get("OFFPATH_TEST_SUITE", "")
@@ -121,6 +121,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(
             durations.Clock(is_kept=os.environ.get("OFFPATH_TEST_DURATIONS") == "keep"), "offpath-durations"
         )
+
+
+def pytest_collection_finish() -> None:
+    """What planted bugs are due was asked of the sources; the next collection need not parse them again."""
+    sources.keep_cache()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -68,12 +68,13 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 _known: dict[str, list[Any]] = {}
-_is_read = False
+_is_read, _is_kept = False, True
+"""Whether the cache was read; whether it has all that is known."""
 
 
 def file_digest(path: Path) -> str:
     """SHA-256 of what counts of one file."""
-    global _is_read
+    global _is_read, _is_kept
     if not _is_read:
         _is_read = True
         _known.update(_read_cache())
@@ -84,12 +85,17 @@ def file_digest(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix == ".py":
         content = code(content)
+    _is_kept = False
     _known[name] = [*stamp, made := hashlib.sha256(content).hexdigest()]
     return made
 
 
 def keep_cache() -> None:
     """Write the digests of this process for the next one. Without a folder to write to, it parses again."""
+    global _is_kept
+    if _is_kept:
+        return
+    _is_kept = True
     try:
         CACHE.parent.mkdir(exist_ok=True)
         (new := CACHE.with_suffix(f".{os.getpid()}")).write_text(json.dumps(_known), "utf-8")
