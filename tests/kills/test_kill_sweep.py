@@ -103,7 +103,7 @@ def test_kill_sample_with_copies_by_doca(channel: str) -> None:
 
 
 @pytest.mark.gpu
-def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
+def test_kill_sample_with_instances_of_migd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same guarantees where NVML cuts instances and CUDA runs the kernels (both emulated), and migd dies too."""
     machine = Machine(tmp_path / "machine", models="A100-40GB", slice_bytes=str(8 << 20))
     migd = Migd(machine, tmp_path / "migd")
@@ -113,7 +113,8 @@ def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
         (gpu,) = client.gpus().gpus
         left = client.describe(gpu.uuid).instances
         assert all(line.unheld_ms > 0 and not line.pids for line in left), "what a killed helper held, used by nobody"
-        MigGpu(client, gpu.uuid, InstanceOpener(unused, unused)).reclaim(0)  # as the next helper does after 10 s
+        monkeypatch.setattr(f"{MigGpu.__module__}.UNHELD_MS", 0)
+        MigGpu(client, gpu.uuid, InstanceOpener(unused, unused)).reclaim()  # as the next helper does after 10 s
         assert client.describe(gpu.uuid).instances == []
     finally:
         migd.close()
