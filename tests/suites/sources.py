@@ -1,4 +1,5 @@
-"""What a verdict depends on, as a hash of its content: comments, docstrings and layout of Python code do not count."""
+"""What a verdict depends on, as a hash of its content: comments, docstrings and layout of Python code, and
+comments and layout of TOML, do not count."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ast
 import hashlib
 import json
 import os
+import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
@@ -17,6 +19,7 @@ from .table import ROOT
 CACHE: Final = ROOT / ".pytest_cache" / "offpath-digests.json"
 """Digests of single files by size and time of change: parsing all sources takes ten seconds."""
 _SKIPPED: Final = {".git", ".venv", ".venv-fast", "__pycache__", "out", "bench-out", "build", "dist"}
+_CACHE_FORM: Final = 2
 _FORM: Final = 1
 """Of the digests; another way to make them needs another number."""
 
@@ -79,12 +82,10 @@ def file_digest(path: Path) -> str:
         _is_read = True
         _known.update(_read_cache())
     name, state = str(path.relative_to(ROOT)), path.stat()
-    stamp = [_FORM, state.st_size, state.st_mtime_ns]
+    stamp = [_CACHE_FORM, state.st_size, state.st_mtime_ns]
     if (kept := _known.get(name)) is not None and kept[:3] == stamp:
         return str(kept[3])
-    content = path.read_bytes()
-    if path.suffix == ".py":
-        content = code(content)
+    content = _MEANING.get(path.suffix, bytes)(path.read_bytes())
     _is_kept = False
     _known[name] = [*stamp, made := hashlib.sha256(content).hexdigest()]
     return made
@@ -117,6 +118,17 @@ def code(source: bytes) -> bytes:
     out: list[str] = []
     _dump(ast.parse(source), out)
     return "".join(out).encode()
+
+
+def table(source: bytes) -> bytes:
+    """What a TOML file says; a file that is none counts as it is."""
+    try:
+        return repr(tomllib.loads(source.decode())).encode()
+    except ValueError:
+        return source
+
+
+_MEANING: Final = {".py": code, ".toml": table}
 
 
 def _dump(node: object, out: list[str]) -> None:

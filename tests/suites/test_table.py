@@ -99,6 +99,12 @@ def test_comments_docstrings_and_layout_do_not_count(before: str, after: str, is
     assert (sources.code(before.encode()) == sources.code(after.encode())) == is_same
 
 
+def test_comments_and_layout_of_toml_do_not_count() -> None:
+    assert sources.table(b'a = 1 # why\n\nb = "#x"\n') == sources.table(b'a=1\nb="#x"\n')
+    assert sources.table(b"a = 1\n") != sources.table(b"a = 2\n")
+    assert sources.table(b"no toml") == b"no toml"
+
+
 def test_each_source_file_is_seen_by_the_walk() -> None:
     seen = set(sources.tree())
     assert {str(path.relative_to(ROOT)) for path in (ROOT / "sched").rglob("*.py")} <= seen
