@@ -35,7 +35,8 @@ def described(descriptor: Descriptor) -> Address:
         parsed = IPv6Address(gid) if isinstance(gid, str) else None
     except ValueError:
         parsed = None
-    if parsed is None or parsed.ipv4_mapped is None:  # the only kind that a connection can use
+    # RoCEv2 over IPv4 is the only kind that a connection can use; with a zone one GID would have many spellings.
+    if parsed is None or parsed.ipv4_mapped is None or parsed.scope_id is not None:
         raise RegionError(f"{gid!r:.60} is not a GID of RoCEv2 over IPv4")
     return Address(
         qp_num=number(descriptor, "qp_num", range(1, PSN_MASK + 1)),
