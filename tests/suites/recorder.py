@@ -3,6 +3,7 @@ goes on where it was. `run` names the file in ``OFFPATH_TEST_PROGRESS``; conftes
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,19 @@ UNIT = "unit"
 """Name of the property by which a test records a `records.Unit`: [name, sources, said]."""
 
 
+def lines_of(progress: Path) -> list[dict[str, Any]]:
+    """The whole lines that were written. A run that was killed may have left a part of one, which does not count."""
+    found = []
+    for line in progress.read_text("utf-8", errors="replace").splitlines() if progress.exists() else ():
+        with contextlib.suppress(ValueError):
+            if isinstance(read := json.loads(line), dict):
+                found.append(read)
+    return found
+
+
 def passed_before(progress: Path) -> set[str]:
     """Ids of the tests that need not run again."""
-    if not progress.exists():
-        return set()
-    lines = (json.loads(line) for line in progress.read_text("utf-8").splitlines())
-    return {line["test"] for line in lines if line.get("outcome") == "passed"}
+    return {line["test"] for line in lines_of(progress) if line.get("outcome") == "passed"}
 
 
 class Recorder:

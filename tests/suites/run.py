@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from . import records
+from .recorder import lines_of
 from .sources import digest
 from .table import REST, ROOT, Suite, paths
 
@@ -44,7 +45,7 @@ def run(suite: Suite, size: str, *, most_s: float | None = None, is_kept: bool =
     progress = _progress(suite, size, sources)
     started = time.monotonic()
     code, is_over = _pytest(suite, size, progress, most_s, is_kept=is_kept, quiet=quiet)
-    lines = [json.loads(line) for line in progress.read_text("utf-8").splitlines()]
+    lines = lines_of(progress)
     _note(progress, {"seconds": round(time.monotonic() - started, 1)})
     if is_over:
         return Ran(suite.name, code, True, None)
@@ -64,8 +65,11 @@ def _progress(suite: Suite, size: str, sources: str) -> Path:
     PROGRESS.mkdir(parents=True, exist_ok=True)
     path = PROGRESS / f"{suite.name}.{size}.jsonl"
     head = {"sources": sources, "python": _python()}
-    if not path.exists() or json.loads(path.read_text("utf-8").partition("\n")[0] or "{}") != head:
+    if lines_of(path)[:1] != [head]:
         path.write_text(json.dumps(head) + "\n", "utf-8")
+    elif not path.read_bytes().endswith(b"\n"):  # killed while it wrote
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
     return path
 
 

@@ -69,6 +69,18 @@ def test_a_run_that_was_stopped_goes_on_and_its_verdict_has_all_tests(
 
 
 @pytest.mark.usefixtures("_apart")
+@pytest.mark.parametrize("torn", ['{"test": "tests/suites/sample.py::te', "\x00", '"text"'])
+def test_a_run_that_was_killed_while_it_wrote_goes_on(torn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(monkeypatch, {GOOD[0]: "passed"}, 2, is_over=True)
+    (progress,) = run.PROGRESS.iterdir()
+    with progress.open("a") as file:
+        file.write(torn)
+    done = ran(monkeypatch, {GOOD[1]: "passed"}, 0)
+    assert done.verdict is not None
+    assert done.verdict.tests == GOOD
+
+
+@pytest.mark.usefixtures("_apart")
 def test_what_was_run_before_its_sources_changed_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     ran(monkeypatch, {GOOD[0]: "passed"}, 2, is_over=True)
     monkeypatch.setattr(run, "digest", lambda globs: "changed")

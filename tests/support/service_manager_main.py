@@ -26,13 +26,13 @@ import daemon_main  # the script's own folder is first on sys.path
 from offpath.dpu_daemon.durability.service_manager import ServiceManager, ServiceManagerSettings
 
 BEFORE = [sys.executable, "-W", "always", str(Path(daemon_main.__file__).resolve())]
-"""How a daemon that is to be become is executed."""
+"""How the service manager's child executes a daemon."""
 ARM = "OFFPATH_FAULTS"
 _execute = os.execve
 
 
 def execute(path: str, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """`os.execve`; a daemon is become."""
+    """`os.execve`, but a daemon runs in this process, which has imported what it needs."""
     if list(command[: len(BEFORE)]) != BEFORE or ARM in os.environ:
         _execute(path, command, environment)
     close_as_exec_does()
