@@ -15,13 +15,14 @@ import pytest
 
 from offpath.bindings.errors import NegotiationRefused, PeerGone
 from offpath.bindings.memory.slots import slot_stride
-from offpath.bindings.wire import negotiating
+from offpath.bindings.wire import control, negotiating
 from offpath.host_helper import Requester, Tls, connect
 from offpath.host_helper.errors import UnknownKernel
 
 from ..support.certificates import Authority
 from ..support.cluster import MIB, TIMEOUT, Cluster, free_port
 from ..support.clusters import Make
+from ..support.fakehost import FakeHost
 from ..support.peers import Peer, RawSession, hello, redeem, refusal
 from ..support.processes import until
 
@@ -312,6 +313,26 @@ def test_a_session_learns_of_kernels_when_a_helper_joins_after_it(make_cluster: 
         cluster.helper.finish()
         cluster.start_helper()
         assert requester.submit("sum", [np.ones(3)], timeout=TIMEOUT).array == 3
+
+
+def test_a_session_that_reads_no_news_is_kept_and_hears_the_newest(make_cluster: Make, authority: Authority) -> None:
+    """A requester whose kernels are known reads doorbells only, for months perhaps, and helpers come and go."""
+    cluster = make_cluster({"ada": {}}, tls=tls_table(authority))
+    names = ["echo", *(f"{'k' * 55}-{n}" for n in range(31))]
+    kernels = [control.KernelOffer(name=name, demand=14) for name in names]
+    tls = authority.client("client-a", "offpath://tenant/ada")
+    with cluster.connect("ada") as near, connect_tls(cluster, tls) as far, cluster.connect("ada") as watcher:
+        for _ in range(160):
+            with FakeHost(cluster) as fake:
+                fake.join(kernels=kernels)
+            watcher.is_emulated("echo")
+        news = watcher._link.negotiation
+        assert news.kernels.keys() == set(names)
+        assert sum(map(len, names)) * news.lists > 1 << 19, "more than a socket and the bound hold"
+        cluster.start_helper()
+        for requester in (near, far):
+            assert requester.submit("echo", [np.ones(3)], timeout=TIMEOUT).array.sum() == 3
+            until(lambda requester=requester: requester.is_emulated("sum"))
 
 
 def test_a_kernel_keeps_its_number_when_the_helper_comes_back(make_cluster: Make) -> None:

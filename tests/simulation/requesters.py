@@ -90,6 +90,8 @@ class Negotiation:
             self.news.append(message)
             self._requester.wake()
 
+    renew = send
+
     def hang_up(self) -> None:
         if self.is_open:
             self.is_open = False

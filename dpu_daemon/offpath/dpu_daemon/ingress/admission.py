@@ -47,6 +47,10 @@ class Peer(Protocol):
     def send(self, message: BaseModel) -> None:
         """Send without waiting; a peer that does not read is disconnected."""
 
+    def renew(self, message: BaseModel) -> None:
+        """Send what replaces the former message of its kind. A peer that does not read, because it waits for answers
+        only, is not disconnected: it gets the newest once it reads, and none in between."""
+
     def hang_up(self) -> None:
         """Close after the pending messages are sent."""
 
@@ -404,7 +408,7 @@ class Admission:
         message = negotiating.Kernels(kernels=self._daemon.host.kernels.infos())
         for grant in self._grants.values():
             if grant.peer is not None:
-                grant.peer.send(message)
+                grant.peer.renew(message)
 
 
 def welcome_messages(welcome: negotiating.Welcome) -> Iterator[BaseModel]:

@@ -38,6 +38,8 @@ from offpath.dpu_daemon.listening.accepting import Unidentified
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
 MAX_PENDING: Final = 256
+_UNREAD_BYTES: Final = 65_536
+"""Of one peer, before it gets no further news until it has read."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,10 @@ class StreamPeer:
     """Implements `admission.Peer` over a stream; a peer with 256 KiB of unread messages is disconnected."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(_UNREAD_BYTES)  # over TLS it would be more
         self._writer = writer
+        self._newest: BaseModel | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     def send(self, message: BaseModel) -> None:
         """See `Peer.send`."""
@@ -66,6 +71,25 @@ class StreamPeer:
             transport.abort()
             return
         self._writer.write(frame(control.encode(message)))
+
+    def renew(self, message: BaseModel) -> None:
+        """See `Peer.renew`."""
+        if self._renewing is None and self._writer.transport.get_write_buffer_size() <= _UNREAD_BYTES:
+            self.send(message)
+            return
+        self._newest = message
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="renewal")
+
+    async def _renew(self) -> None:
+        try:
+            with contextlib.suppress(OSError):  # it is gone
+                await self._writer.drain()
+        finally:
+            self._renewing = None
+        if self._newest is not None:
+            self.send(self._newest)
+            self._newest = None
 
     def hang_up(self) -> None:
         """See `Peer.hang_up`."""
