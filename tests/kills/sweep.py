@@ -15,6 +15,8 @@ from typing import Any
 from offpath.bindings.wire import admin
 from offpath.cli.admin_client import AdminClient
 
+from ..host_helper.gateway.process import GatewayProcess
+from ..host_helper.gateway.rig import Rig
 from ..host_helper.migd.rig import Migd
 from ..support.carriers import Carrier
 from ..support.cluster import Cluster, pids_of
@@ -22,6 +24,10 @@ from ..support.doca import emulator
 from ..support.processes import BOUND_S, Process, until
 
 TENANTS = ("ada", "bob", "cyd")
+HELPERS = ("a", "b")
+"""Of a node with several."""
+_SIZES = {"slots": 6, "payload_bytes": 4096, "result_bytes": 8192}
+"""Of a session."""
 ATTEMPTS = 3  # of an idempotent request
 
 
@@ -29,7 +35,8 @@ ATTEMPTS = 3  # of an idempotent request
 class Books:
     """What the logs of all requesters and of the kernel say, added up."""
 
-    begun: set[str] = field(default_factory=set)
+    begun: dict[str, str] = field(default_factory=dict)
+    """By tag: the kernel, or "gateway"."""
     ends: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     launches: Counter[str] = field(default_factory=Counter)
     rung: dict[str, float] = field(default_factory=dict)
@@ -39,6 +46,10 @@ class Books:
     def statuses(self) -> Counter[str]:
         return Counter(status for ends in self.ends.values() for status, _ in ends)
 
+    def forms(self) -> Counter[str]:
+        """How many of each form were completed."""
+        return Counter(self.begun[tag] for tag, ends in self.ends.items() if ends[0][0] == "COMPLETED")
+
 
 class Node:
     """A daemon under a service manager, a helper, and a requester per tenant, all at work."""
@@ -46,11 +57,12 @@ class Node:
     def __init__(
         self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
         requester: dict[str, str] | None = None, channel: str = "", copy_engine: str = "", migd: Migd | None = None,
-        **durability: Any,
+        forms: bool = False, **durability: Any,
     ) -> None:  # fmt: skip
         """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback, but a
         ``copy_engine`` that is named. ``migd``: it cuts the helper's instances, on emulators of NVML and CUDA; else the
-        GPU is loopback's."""
+        GPU is loopback's. ``forms``: two helpers; requests that share launches, steps of sequences; and a gateway with
+        clients of the first two tenants."""
         self.random = Random(seed)
         self.seed = seed
         self.dead: set[str] = set()
@@ -76,13 +88,21 @@ class Node:
         self._migd = migd
         if migd is not None:
             self._helper_options |= {"emulate": [], "gpus": "migd", "migd": migd.path}
+        self._forms = forms
+        self._helpers: dict[str, Process] = {}
+        self._gateway: GatewayProcess | None = None
+        self._clients: list[Process] = []
         self._born = time.monotonic()
         self._names = 0
         self.requesters: dict[str, Process] = {}
         try:
-            self.cluster.start_helper(self._helper_environment, **self._helper_options)
+            for name in HELPERS if forms else ("",):
+                self._start_helper(name, self._helper_environment)
             for tenant in TENANTS:
                 self.start_requester(tenant, requester if tenant == TENANTS[0] else None)
+            if forms:
+                self._start_gateway()
+                self._clients = [self._start_clients(tenant) for tenant in TENANTS[:2]]
         except BaseException:
             self.kill_all()
             raise
@@ -92,12 +112,35 @@ class Node:
         name, folder = f"{tenant}{self._names}", self.cluster.folder
         process = self.cluster.start(
             name, "sweep_main.py", self.cluster.address, tenant, str(folder / f"{tenant}.token"), name,
-            str(folder / f"{name}.log"), str(self.random.randrange(1 << 30)), environment=environment,
+            str(folder / f"{name}.log"), str(self.random.randrange(1 << 30)), *(["forms"] if self._forms else []),
+            environment=environment,
         )  # fmt: skip
         self.requesters[name] = process
         if environment is None:
             assert process.hear() == "ready"
         return name
+
+    def _start_helper(self, name: str, environment: dict[str, str]) -> None:
+        more = {"name": name, "forms": True} if name else {}
+        self._helpers[name] = self.cluster.start_helper(environment, **self._helper_options, **more)
+
+    def _start_gateway(self) -> None:
+        """Its clients find it by the address in a file."""
+        folder = self.cluster.folder / "gateway"
+        folder.mkdir(exist_ok=True)
+        self._gateway = GatewayProcess(self.cluster, folder, _SIZES, grpc="")
+        written = folder / "address.new"
+        written.write_text(self._gateway.addresses["http"])
+        written.replace(folder / "address")
+
+    def _start_clients(self, tenant: str) -> Process:
+        name, folder = f"web.{tenant}", self.cluster.folder
+        process = self.cluster.start(
+            name, "sweep_web_main.py", str(folder / "gateway" / "address"), Rig.token(tenant), name,
+            str(folder / f"{name}.log"), str(self.random.randrange(1 << 30)),
+        )  # fmt: skip
+        assert process.hear() == "ready"
+        return process
 
     # -- load -----------------------------------------------------------------------------------------------------
     def lines(self) -> int:
@@ -120,18 +163,20 @@ class Node:
             os.kill(pids_of(self.cluster.daemon)[0], signal.SIGKILL)
             self.reborn()
         elif victim == "worker":
-            helper = self.cluster.helper
-            assert helper is not None
-            if workers := pids_of(helper):
+            if workers := [pid for helper in self._helpers.values() for pid in pids_of(helper)]:
                 os.kill(self.random.choice(workers), signal.SIGKILL)
+        elif victim == "gateway":
+            assert self._gateway is not None
+            self._gateway.kill()
+            self._start_gateway()
         elif victim == "migd":
             assert self._migd is not None
             self._migd.end()
             self._migd.start()
         elif victim == "helper":
-            assert self.cluster.helper is not None
-            self.cluster.helper.kill()
-            self.restart_helper()
+            name = self.random.choice(sorted(self._helpers))
+            self._helpers[name].kill()
+            self.restart_helper(name)
         else:
             name = self.random.choice([name for name in self.requesters if name not in self.dead])
             self.requesters[name].kill()
@@ -139,10 +184,10 @@ class Node:
             self.start_requester(name[:3])
         return now
 
-    def restart_helper(self) -> None:
+    def restart_helper(self, name: str = "") -> None:
         """Without the faults that the first had."""
         clean = {key: text for key, text in self._helper_environment.items() if key != "OFFPATH_FAULTS"}
-        self.cluster.start_helper(clean, **self._helper_options)
+        self._start_helper(name, clean)
 
     def reborn(self) -> None:
         """The service manager has started the daemon again, and it goes on with the same journal."""
@@ -153,12 +198,15 @@ class Node:
     def settle(self) -> Books:
         """Everybody stops asking and waits for what is under way; then no lease is left."""
         alive = {name: process for name, process in self.requesters.items() if name not in self.dead}
+        alive |= {process.name: process for process in self._clients}
         for process in alive.values():
             process.tell("stop")
         for name, process in alive.items():
             left = process.hear(2 * BOUND_S)
             assert left == {"left": []}, f"seed {self.seed}: {name} never got {left}"
             process.finish(is_notified=True)  # it ends by itself; a SIGTERM could still kill it on its way out
+        if self._gateway is not None:
+            self._gateway.close()
         nothing = {"jobs": 0, "leases": 0, "sessions": 0}
         until(lambda: held_by(self.cluster) == nothing, BOUND_S)
         books = self.books()
@@ -171,7 +219,7 @@ class Node:
             for line in path.read_text().splitlines():
                 kind, tag, *rest = line.split()
                 if kind == "B":
-                    books.begun.add(tag)
+                    books.begun[tag] = rest[0]
                 elif kind == "R":
                     books.rung[tag] = float(rest[0])
                 else:
@@ -184,6 +232,8 @@ class Node:
         return books
 
     def kill_all(self) -> None:
+        if self._gateway is not None:
+            self._gateway.kill()
         self.cluster.kill()
         self._carried.cleanup()
 
@@ -197,8 +247,9 @@ def held_by(cluster: Cluster) -> dict[str, int]:
     return {"jobs": len(jobs), "leases": len(leases), "sessions": len(sessions)}
 
 
-def balance(books: Books, dead: set[str], *, may_be_unknown: bool) -> None:
-    """Every request of a living requester ended once, as its status says, and no kernel ran twice."""
+def balance(books: Books, dead: set[str], *, may_be_unknown: bool, may_be_lost: bool = False) -> None:
+    """Every request of a living requester ended once, as its status says, and no kernel ran twice. ``may_be_lost``: a
+    gateway was killed, which leaves its clients without an answer."""
     for tag in sorted(books.begun):
         kind, name, _ = tag.split("-")
         ends, launches = books.ends.get(tag, []), books.launches[tag]
@@ -212,11 +263,14 @@ def balance(books: Books, dead: set[str], *, may_be_unknown: bool) -> None:
             assert launches >= 1, f"{tag} completed without a launch"
         elif status in ("RETRY_SAFE", "REJECTED", "NOT_BEGUN"):
             assert launches == 0, f"{tag} is {status} ({reason}) and was launched"
+        elif status == "LOST":
+            assert may_be_lost, f"{tag}: no gateway died, yet {reason}"
+            assert name.startswith("web."), f"{tag} is no request of a gateway's client"
         elif status == "OUTCOME_UNKNOWN":
             assert may_be_unknown, f"{tag}: nothing died that could have run it, yet {reason}"
         else:
             assert status in ("CANCELLED", "EXPIRED"), f"{tag}: {status} {reason}"
-    strangers = set(books.launches) - books.begun
+    strangers = books.launches.keys() - books.begun.keys()
     assert not strangers, f"launched, but begun by nobody: {sorted(strangers)[:3]}"
 
 

@@ -31,6 +31,8 @@ SAMPLE = sized(quick=1, fast=1, slow=2, full=10)
 """Of each victim, with other carriers."""
 GPU_SAMPLE = sized(quick=1, fast=1, slow=1, full=5)
 """Of each victim and of migd, on emulators of NVIDIA's libraries."""
+FORMS = sized(quick=1, fast=1, slow=2, full=50)
+"""Of each victim and of the gateway, with all forms of requests."""
 SLOW_POINTS = 8
 LATEST = {
     # How many visits of a point a run of some seconds has at the least.
@@ -64,7 +66,7 @@ def unused(identity: InstanceIdentity) -> Any:
     raise AssertionError(f"{identity} was opened")
 
 
-def survive(node: Node, kills: list[str]) -> Books:
+def survive(node: Node, kills: list[str], *, may_be_lost: bool = False) -> Books:
     """Kill them in an order of the node's seed, under load; then every promise holds."""
     try:
         node.random.shuffle(kills)
@@ -73,7 +75,7 @@ def survive(node: Node, kills: list[str]) -> Books:
             node.kill(victim)
         node.work()
         books = node.settle()
-        balance(books, node.dead, may_be_unknown=True)
+        balance(books, node.dead, may_be_unknown=True, may_be_lost=may_be_lost)
         return books
     finally:
         node.kill_all()
@@ -86,6 +88,21 @@ def test_kill_sweep_at_seeded_moments() -> None:
         "kill_sweep.txt",
         f"kill sweep, seed {SEED}: {MOMENTS} kills each of {', '.join(VICTIMS)}, in one life of the node\n"
         f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
+    )
+
+
+def test_kill_sweep_with_all_forms_of_requests() -> None:
+    """Streams, shared launches, sequences, two helpers, and clients of a gateway that is killed too: a client whose
+    gateway died has no answer, all others have one, and still nothing runs twice. A sequence's state has every step of
+    it, or the sequence is lost."""
+    books = survive(Node(SEED + 5, forms=True), [*VICTIMS, "gateway"] * FORMS, may_be_lost=True)
+    assert books.forms().keys() == {"tally", "tallies", "tally-rows", "tally-steps", "gateway"}
+    keep(
+        "kill_sweep_forms.txt",
+        f"kill sweep with streams, shared launches, sequences, two helpers and a gateway, seed {SEED + 5}: {FORMS}"
+        f" kills each of {', '.join(VICTIMS)}, gateway, in one life of the node\n"
+        f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())};"
+        f" completed by form {dict(books.forms())}",
     )
 
 

@@ -37,10 +37,10 @@ def test_what_a_suite_promises_is_guarded_by_tests_of_the_fast_tier(suite: Suite
 CHANGES = {
     "bindings/offpath/bindings/verbs/queue.py": {"rdma"},
     "sched/offpath/sched/jobs/book.py": {
-        "fast-build", "kills-node", "load", "planted-jobs", "planted-node", "properties", "simulation-node",
+        "fast-build", "hostile", "kills-node", "load", "planted-jobs", "planted-node", "properties", "simulation-node",
     },
     "systemd/offpathd.service": {"node-vm", "packages"},
-    "bindings/offpath/bindings/ports.py": {"kills-node", "load", "measured"},
+    "bindings/offpath/bindings/ports.py": {"hostile", "kills-node", "load", "measured"},
     "bindings/offpath/bindings/engines/slurm.py": {"kills-jobs", "slurm"},
     "scripts/offpath/cli/web/serving.py": {"browser"},
     "docs/tutorials/training-job.md": {"tutorials"},

@@ -19,6 +19,7 @@ import numpy as np
 from clocks import shift_clocks  # the script's own folder is first on sys.path
 from limits import shorten_limits
 from numpy.typing import NDArray
+from sweep_kernels import offer_forms
 
 from offpath.bindings.cuda.driver import load
 from offpath.bindings.errors import CudaError, CudaLost, DeviceError
@@ -370,6 +371,8 @@ if __name__ == "__main__":
     options = json.loads(given)
     stillborn = options.pop("stillborn", "")
     load_s = options.pop("load_s", 0.0)
+    if options.pop("forms", False):
+        offer_forms(helper, tally_file)
     if options.pop("break_acquire", False):
         EmulatedLane.acquire = lambda self, nbytes: None  # type: ignore[method-assign]
     if times := options.pop("fail_scrub", 0):

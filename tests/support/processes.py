@@ -47,6 +47,13 @@ def quickest(measure: Callable[[], float], bound: float, tries: int = 3, pause_s
     return least
 
 
+def rss_anon(pid: int) -> int:
+    """Bytes of a process's own memory: heap and stacks, without files and shared regions."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
 class Process:
     """A script of this folder in its own Python, or in a fork of one that has imported the same in an equal
     environment; its standard error goes to a file that is judged at the end."""
@@ -107,10 +114,8 @@ class Process:
         return seen[-1]
 
     def rss_anon(self) -> int:
-        """Bytes of its own memory: heap and stacks, without files and shared regions."""
-        found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        """As `rss_anon`."""
+        return rss_anon(self.pid)
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input."""

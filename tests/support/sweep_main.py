@@ -1,8 +1,9 @@
-"""A tenant under the kill sweep: ADDRESS TENANT TOKEN_FILE NAME LOG SEED. Keeps requests in flight, each with a tag of
-its own, and writes down what becomes of it before it goes on. "stop" on its standard input: it waits for all and ends.
+"""A tenant under the kill sweep: ADDRESS TENANT TOKEN_FILE NAME LOG SEED [forms]. Keeps requests in flight, each with a
+tag of its own, and writes down what becomes of it before it goes on. "stop" on its standard input: it waits for all and
+ends. With "forms" some requests share launches, and some are steps of a sequence, one sequence at a time.
 
-Lines of the log, each written at once: ``B tag`` begun, ``R tag time`` rung, ``E tag STATUS reason time`` ended. ``i``
-before a tag marks an idempotent request, which may run twice; a stream may not, even if it is idempotent.
+Lines of the log, each written at once: ``B tag kernel`` begun, ``R tag time`` rung, ``E tag STATUS reason time`` ended.
+``i`` before a tag marks an idempotent request, which may run twice; a stream may not, even if it is idempotent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from random import Random
 
 import numpy as np
+from sweep_kernels import ROW  # the script's own folder is first on sys.path
 
 from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone, TicketRefused
 from offpath.host_helper import Options, Requester, RequestFailed
@@ -27,7 +29,9 @@ BOUND_S = 60.0
 
 
 class Tenant:
-    def __init__(self, address: str, tenant: str, token_file: str, name: str, log: str, seed: str) -> None:
+    def __init__(
+        self, address: str, tenant: str, token_file: str, name: str, log: str, seed: str, forms: str = ""
+    ) -> None:
         self._who = (address, tenant, token_file)
         self._name = name
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -36,6 +40,14 @@ class Tenant:
         self._flying: dict[str, Pending] = {}
         self._streams: dict[str, tuple[bytes, int]] = {}
         """Of streams in flight: the payload, and how many answers were taken; -1: one was wrong."""
+        self._has_forms = bool(forms)
+        self._sequence = 0
+        """The sequence under way; 0: the next step begins one."""
+        self._steps = 0
+        """How many steps of it were answered."""
+        self._step = ""
+        """The tag of its step in flight."""
+        self._is_last = False
         self._requester = self._open()
 
     def _open(self) -> Requester:
@@ -57,25 +69,37 @@ class Tenant:
     def begin(self) -> None:
         noise = self._noise
         self._count += 1
-        is_idempotent, is_stream = noise.random() < 0.15, noise.random() < 0.2
-        tag = f"{'i' if is_idempotent and not is_stream else 'n'}-{self._name}-{self._count}"
-        options = Options(is_idempotent=is_idempotent, budget_ms=noise.choice((0, 0, 0, 0, 4000)))
-        self._send("B", tag)
+        kind = noise.choices(("plain", "stream", "row", "step"), (6, 2, 2, 2) if self._has_forms else (8, 2, 0, 0))[0]
+        if kind == "step" and self._step:
+            kind = "plain"  # the next step waits until this one is answered
+        is_idempotent = kind in ("plain", "row") and noise.random() < 0.15
+        tag = f"{'i' if is_idempotent else 'n'}-{self._name}-{self._count}"
+        given = {"is_idempotent": is_idempotent, "budget_ms": noise.choice((0, 0, 0, 0, 4000))}
         # Its own bytes and then some, so that some results travel through the lane.
         room = 8 if noise.random() < 0.8 else 3500
         payload = np.frombuffer(tag.encode().ljust(len(tag) + noise.randrange(room), b"."), np.uint8)
+        kernel = {"plain": "tally", "stream": "tallies", "row": "tally-rows", "step": "tally-steps"}[kind]
+        self._send("B", tag, kernel)
+        if kind == "row":
+            payload = np.frombuffer(tag.encode().ljust(ROW, b"."), np.uint8).reshape(1, ROW)
+        elif kind == "step":
+            payload = np.frombuffer(tag.encode(), np.uint8)
+            is_start, self._step = not self._sequence, tag
+            self._sequence = self._sequence or self._count
+            self._is_last = noise.random() < 0.2
+            given |= {"sequence_id": self._sequence, "sequence_start": is_start, "sequence_end": self._is_last}
+        options = Options(**given)
         try:
-            pending = self._requester._begin(
-                "tallies" if is_stream else "tally", [payload], options, None, is_stream=is_stream
-            )
+            pending = self._requester._begin(kernel, [payload], options, None, is_stream=kind == "stream")
         except OffpathError as gone:
             self._send("E", tag, "NOT_BEGUN", type(gone).__name__, time.monotonic())
             self._requester.close()
+            self._sequence, self._steps, self._step = 0, 0, ""
             self._requester = self._open()
             return
         self._send("R", tag, time.monotonic())
         self._flying[tag] = pending
-        if is_stream:
+        if kind == "stream":
             self._streams[tag] = payload.tobytes(), 0
         if noise.random() < 0.05:
             pending.cancel()
@@ -94,6 +118,15 @@ class Tenant:
                 self._streams[tag] = payload, number if taken >= 0 and outcome.array.tobytes() == wanted else -1
         return bool(waiting)
 
+    def _stepped(self, answer: bytes) -> bool:
+        """Whether the state has counted every step, and none twice. The next step goes on, or begins anew."""
+        self._steps += 1
+        is_right = answer == b"%d " % self._steps + self._step.encode()
+        self._step = ""
+        if self._is_last:
+            self._sequence = self._steps = 0
+        return is_right
+
     def turn(self, *, is_stopping: bool) -> None:
         if not is_stopping and len(self._flying) < SLOTS:
             self.begin()
@@ -103,10 +136,15 @@ class Tenant:
             outcome = self._flying.pop(tag).outcome
             if isinstance(outcome, Result):
                 stream = self._streams.pop(tag, None)
-                right = stream[1] == 3 if stream is not None else outcome.array.tobytes().startswith(tag.encode())
+                if tag == self._step:
+                    right = self._stepped(outcome.array.tobytes())
+                else:
+                    right = stream[1] == 3 if stream is not None else outcome.array.tobytes().startswith(tag.encode())
                 self._send("E", tag, "COMPLETED" if right else "WRONG", "none", time.monotonic())
             elif isinstance(outcome, RequestFailed):
                 is_wrong = self._streams.pop(tag, (b"", 0))[1] < 0
+                if tag == self._step:
+                    self._sequence, self._steps, self._step = 0, 0, ""
                 self._send(
                     "E", tag, "WRONG" if is_wrong else outcome.status.name, outcome.reason.name, time.monotonic()
                 )

@@ -19,13 +19,14 @@ from .rig import TENANTS, Rig
 class GatewayProcess:
     """With a file of its own; ``config`` are its keys. Ready when the constructor returns."""
 
-    def __init__(self, cluster: Cluster, folder: Path, **keys: Any) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, each: dict[str, Any] | None = None, **keys: Any) -> None:
+        """``each``: further keys of each tenant."""
         self.folder = folder
         self.config: dict[str, Any] = {
             "daemon": cluster.address,
             "http": "127.0.0.1:0",
             "grpc": "127.0.0.1:0",
-            "tenant": [self.tenant(cluster, name) for name in TENANTS],
+            "tenant": [self.tenant(cluster, name, **(each or {})) for name in TENANTS],
             **keys,
         }
         self.file = folder / "gateway.toml"
@@ -70,14 +71,17 @@ class GatewayProcess:
         self.process.send_signal(signal.SIGHUP)
         until(lambda: self.log.count("the configuration") > before)
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(20)
         finally:
-            self.process.kill()
-            self.process.wait()
-            if self.process.stdout is not None:
-                self.process.stdout.close()
+            self.kill()
         assert code == 0, self.log
         assert "Traceback" not in self.log
