@@ -10,7 +10,7 @@ from ..sizes import SIZE
 from . import records
 from .recorder import UNIT
 from .sources import digest
-from .table import ROOT, Suite, changed_by
+from .table import ROOT, Suite, changed_by, suites
 
 SAMPLE = 4
 """Planted bugs that are hunted though it is known that they are found."""
@@ -44,3 +44,8 @@ def part_due(suite: Suite) -> float:
 def unit(patch: Path, said: str) -> tuple[str, Any]:
     """The property with which a test records that the hunt has found its bug."""
     return UNIT, [patch.stem, sources_of(patch), said]
+
+
+def counted(part: str, suite: str, figures: str) -> tuple[str, Any]:
+    """The property with which a test records what a part of a long count came to."""
+    return UNIT, [part, digest(suites()[suite].sources), figures]

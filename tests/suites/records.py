@@ -93,6 +93,41 @@ def write(verdict: Verdict, folder: Path | None = None) -> None:
     new.replace(path)
 
 
+def keep_part(suite: str, size: str, lines: list[dict[str, Any]], folder: Path | None = None) -> None:
+    """Keep what a run has come to that is not at its end, so that it goes on elsewhere, on another day. ``lines``: as
+    `recorder` writes them. Empty: the run is at its end."""
+    path = _part_path(suite, size, folder)
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"lines": lines, "seal": _seal_of_part(lines)}, indent=0) + "\n", "utf-8")
+
+
+def part(suite: str, size: str, folder: Path | None = None) -> list[dict[str, Any]]:
+    """What was kept. Raises: Broken: it was written by hand."""
+    path = _part_path(suite, size, folder)
+    if not path.exists():
+        return []
+    try:
+        kept = json.loads(path.read_text("utf-8"))
+        lines: list[dict[str, Any]] = kept["lines"]
+        is_sealed = kept["seal"] == _seal_of_part(lines)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Broken(f"{path.name}: {error}") from None
+    if not is_sealed:
+        raise Broken(f"{path.name}: the seal does not match; only ./scripts/test --full writes it")
+    return lines
+
+
+def _part_path(suite: str, size: str, folder: Path | None) -> Path:
+    return (folder or FOLDER) / "parts" / f"{suite}.{size}.json"
+
+
+def _seal_of_part(lines: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps([_MADE_BY, lines], sort_keys=True).encode()).hexdigest()
+
+
 def withdraw(suite: str, size: str, sources: str, folder: Path | None = None) -> bool:
     """After a failed run: remove a verdict of the same sources, which is in doubt now. Returns whether there was."""
     kept = read(suite, size, folder)

@@ -46,14 +46,18 @@ def run(suite: Suite, size: str, *, most_s: float | None = None, is_kept: bool =
     started = time.monotonic()
     code, is_over = _pytest(suite, size, progress, most_s, is_kept=is_kept, quiet=quiet)
     lines = lines_of(progress)
-    _note(progress, {"seconds": round(time.monotonic() - started, 1)})
+    took = {"seconds": round(time.monotonic() - started, 1)}
+    _note(progress, took)
+    if is_kept and size == "full":
+        is_whole = not is_over and code in (0, _NO_TESTS)
+        records.keep_part(suite.name, size, [] if is_whole else [*lines, took])
     if is_over:
         return Ran(suite.name, code, True, None)
     if code not in (0, _NO_TESTS):
         if is_kept and records.withdraw(suite.name, size, sources):
             print(f"offpath: {suite.name}: the verdict of these sources is withdrawn", file=sys.stderr)
         return Ran(suite.name, code, False, None)
-    verdict = _verdict(suite, size, sources, [*lines, {"seconds": round(time.monotonic() - started, 1)}])
+    verdict = _verdict(suite, size, sources, [*lines, took])
     if verdict is not None and is_kept:
         records.write(verdict)
         progress.unlink()
@@ -61,12 +65,15 @@ def run(suite: Suite, size: str, *, most_s: float | None = None, is_kept: bool =
 
 
 def _progress(suite: Suite, size: str, sources: str) -> Path:
-    """The file of what has run so far; a former one of other sources is dropped."""
+    """The file of what has run so far; a former one of other sources is dropped. What another machine has kept of these
+    sources counts."""
     PROGRESS.mkdir(parents=True, exist_ok=True)
     path = PROGRESS / f"{suite.name}.{size}.jsonl"
     head = {"sources": sources, "python": _python()}
     if lines_of(path)[:1] != [head]:
-        path.write_text(json.dumps(head) + "\n", "utf-8")
+        kept = records.part(suite.name, size)
+        lines = kept if kept[:1] == [head] else [head]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     elif not path.read_bytes().endswith(b"\n"):  # killed while it wrote
         with path.open("a", encoding="utf-8") as file:
             file.write("\n")

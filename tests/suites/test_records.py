@@ -27,6 +27,14 @@ def test_a_kept_verdict_was_written_by_a_run_that_passed(file: str) -> None:
     assert all(suites()[name].has(test) for test in verdict.tests)
 
 
+def test_what_is_kept_of_runs_that_go_on_was_written_by_them() -> None:
+    for path in (records.FOLDER / "parts").glob("*"):
+        name, size, _ = path.name.split(".")
+        head, *lines = records.part(name, size)
+        assert set(head) == {"sources", "python"}
+        assert all(suites()[name].has(line["test"]) for line in lines if "test" in line)
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git history here")
 @pytest.mark.parametrize("file", KEPT)
 def test_a_kept_verdict_is_of_a_commit_of_this_history(file: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import records, run
-from .__main__ import main, seconds_of
+from .__main__ import main, seconds_of, state_of
 from .table import suites
 
 NAME = "planted-policies"
@@ -23,7 +23,9 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "FOLDER", tmp_path)
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], code: int, *, is_over: bool = False) -> run.Ran:
+def ran(
+    monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], code: int, *, is_over: bool = False, size: str = "slow"
+) -> run.Ran:
     """Run the suite; its pytest writes these outcomes and ends so."""
 
     def pytest_of(suite: object, size: str, progress: Path, most_s: object, **words: bool) -> tuple[int, bool]:
@@ -34,7 +36,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, str], code: int, *,
         return code, is_over
 
     monkeypatch.setattr(run, "_pytest", pytest_of)
-    return run.run(suites()[NAME], "slow")
+    return run.run(suites()[NAME], size)
 
 
 @pytest.mark.usefixtures("_apart")
@@ -66,6 +68,36 @@ def test_a_run_that_was_stopped_goes_on_and_its_verdict_has_all_tests(
     done = ran(monkeypatch, {GOOD[1]: "passed"}, 0)
     assert done.verdict is not None
     assert done.verdict.tests == GOOD
+
+
+@pytest.mark.usefixtures("_apart")
+@pytest.mark.parametrize("is_over", [True, False], ids=["stopped", "failed"])
+def test_a_whole_run_goes_on_elsewhere_from_what_was_kept(is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(monkeypatch, {GOOD[0]: "passed", GOOD[1]: "failed"}, 2 if is_over else 1, is_over=is_over, size="full")
+    (progress,) = run.PROGRESS.iterdir()
+    progress.unlink()  # another clone
+    assert state_of(suites()[NAME], "full") == {"state": "part", "passed": 1}
+    done = ran(monkeypatch, {GOOD[1]: "passed"}, 0, size="full")
+    assert done.verdict is not None
+    assert (done.verdict.tests, done.verdict.seconds >= 0) == (GOOD, True)
+    assert records.part(NAME, "full") == []
+
+
+@pytest.mark.usefixtures("_apart")
+def test_what_was_kept_of_a_run_is_sealed_and_of_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(monkeypatch, {GOOD[0]: "passed"}, 2, is_over=True, size="full")
+    (progress,) = run.PROGRESS.iterdir()
+    progress.unlink()
+    (kept,) = (records.FOLDER / "parts").iterdir()
+    text = kept.read_text()
+    kept.write_text(text.replace("test_a", "test_z"))
+    with pytest.raises(records.Broken, match="seal"):
+        ran(monkeypatch, {GOOD[1]: "passed"}, 0, size="full")
+    kept.write_text(text)
+    monkeypatch.setattr(run, "digest", lambda globs: "another")
+    done = ran(monkeypatch, {GOOD[1]: "passed"}, 0, size="full")
+    assert done.verdict is not None
+    assert done.verdict.tests == GOOD[1:]
 
 
 @pytest.mark.usefixtures("_apart")
