@@ -87,7 +87,7 @@ def test_leases_on_a_lost_gpu_are_forgotten_and_the_next_opens_elsewhere(make_cl
     with FakeHost(cluster) as fake, cluster.connect("ada", slots=2) as ada:
         two_gpus(fake)
         ada._link.negotiation.update(1.0)
-        waiting = ada.begin("echo", np.zeros(1))
+        waiting = ada.begin("echo", [np.zeros(1)])
         order = fake.hear()
         assert (order.kind, order.gpu) == ("open_instance", "left")
         fake.send(control.GpuLost(uuid="left", detail=LOST))

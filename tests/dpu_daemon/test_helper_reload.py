@@ -57,7 +57,7 @@ SLOW = """
 def load(lane):
     time.sleep(1.0)
 """
-ONE = np.array([1])
+ONE = [np.array([1])]
 
 
 class Served:

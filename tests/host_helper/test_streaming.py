@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -118,7 +119,7 @@ def test_a_device_that_fails_while_a_worker_computes_ahead_ends_it_after_its_rep
     connection: Any = SimpleNamespace(send=sent.append)
     for name, value in {
         "_lane": SimpleNamespace(synchronize=lambda: None), "_kernels": {}, "_is_device_lost": False,
-        "_is_under_mps": False, "_raised": SimpleNamespace(note=lambda *note, **at: None),
+        "_is_under_mps": False, "_pid": os.getpid(), "_raised": SimpleNamespace(note=lambda *note, **at: None),
         "_sequences": SimpleNamespace(left=lambda launch: None),
     }.items():  # fmt: skip
         setattr(worker, name, value)

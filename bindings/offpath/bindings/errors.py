@@ -61,9 +61,21 @@ OffpathError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class OffpathError(Exception):
-    """Root of every error that is raised on purpose."""
+    """Root of every error that is raised on purpose. Each survives pickle and copy, whatever its constructor takes: a
+    pool's worker hands it to its parent."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[OffpathError], args: tuple[Any, ...], attributes: dict[str, Any]) -> OffpathError:
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(attributes)
+    return made
 
 
 class ProtocolError(OffpathError):

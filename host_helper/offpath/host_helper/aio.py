@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,12 +14,13 @@ from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.signatures import KernelSignature
-from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
+from offpath.host_helper.errors import RequesterShared, RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Tls
+from offpath.host_helper.owner import Owner
 from offpath.host_helper.requester import news_wait_s
 from offpath.host_helper.resume import Link, Return, Way, outcome_of
 from offpath.host_helper.retries import RETRIES, may_retry
-from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, daemon_gone
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, as_arrays, daemon_gone
 from offpath.host_helper.waiters import Answer, Stream, fail, wait
 
 
@@ -27,6 +28,7 @@ class AsyncRequester:
     """One session on the running loop: ``async with await AsyncRequester.open(...) as requester``."""
 
     def __init__(self, way: Way, link: Link) -> None:
+        self._owner = Owner()
         self._way = way
         self._link = link
         self._slots: SlotTable[Answer | Stream] = SlotTable(link.session)
@@ -102,7 +104,7 @@ class AsyncRequester:
     async def submit(
         self,
         kernel: str,
-        arrays: Sequence[Array],
+        arrays: Iterable[Array],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -114,13 +116,15 @@ class AsyncRequester:
         Requests that wait for a slot are sent in the order of their calls.
         Cancelling the awaiting task cancels the request at the daemon. So does the timeout of ``timeout`` seconds,
         which includes the wait for a free slot. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge,
-        PeerGone.
+        PeerGone, RequesterShared. TypeError: ``arrays`` is no list of arrays, or the wire has no code for a dtype;
+        nothing was sent.
         """
+        given = as_arrays(arrays)
         number = await self._kernel_id(kernel)
         deadline = None if timeout is None else self._loop.time() + timeout
         for attempt in range(RETRIES + 1):
             try:
-                return await self._once(number, arrays, deadline, options, taker)
+                return await self._once(number, given, deadline, options, taker)
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
@@ -131,7 +135,7 @@ class AsyncRequester:
     async def stream(
         self,
         kernel: str,
-        arrays: Sequence[Array],
+        arrays: Iterable[Array],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -143,6 +147,7 @@ class AsyncRequester:
         Closing the iterator early cancels the request: by ``aclose``, by `contextlib.aclosing`, or some time after its
         loop was left. Raises: as `submit`. RequestFailed with STREAM_MISMATCH: the kernel does not stream.
         """
+        given = as_arrays(arrays)
         number = await self._kernel_id(kernel)
         deadline = None if timeout is None else self._loop.time() + timeout
         for attempt in range(RETRIES + 1):
@@ -150,7 +155,7 @@ class AsyncRequester:
             slot = -1
             try:
                 await self._room_in_slots(deadline)
-                slot = self._fill(number, arrays, options, stream, taker, is_stream=True)
+                slot = self._fill(number, given, options, stream, taker, is_stream=True)
                 while (result := await self._next(stream, slot, deadline)) is not None:
                     yield result
                 return
@@ -262,7 +267,10 @@ class AsyncRequester:
             self._lost(gone)
 
     async def _kernel_id(self, name: str) -> int:
-        """A lost connection is resumed first, because its welcome lists the kernels."""
+        """A lost connection is resumed first, because its welcome lists the kernels. Raises: RequesterShared."""
+        self._owner.check_process()
+        if asyncio.get_running_loop() is not self._loop:
+            raise RequesterShared("this requester is of another event loop: open one per loop")
         queried: Link | None = None
         while (info := self._link.negotiation.kernels.get(name)) is None:
             if self._returning is not None:
@@ -364,8 +372,8 @@ class AsyncRequester:
                 room.set_exception(gone)
 
     async def close(self) -> None:
-        """Close the session; requests in flight end. Idempotent."""
-        if self._closed:
+        """Close the session; requests in flight end. Idempotent. In a forked process it does nothing."""
+        if self._closed or not self._owner.is_here:
             return
         self._closed = True
         if self._returning is not None:

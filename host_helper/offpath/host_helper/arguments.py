@@ -1,12 +1,17 @@
 """A launch's tensors as the kernel's arguments: numpy arrays, tensors of torch or cupy, or `LaneTensor`s.
 
-Arguments are views of the lane's memory without a copy, with one exception: numpy cannot see a GPU's memory, so such a
-kernel gets copies.
+Arguments are views of the lane's memory without a copy, made anew for each launch: what a kernel changes of the objects
+themselves, their shape, or torch's ``requires_grad``, ends with it. The next launch overwrites their memory, so a
+kernel that declares that it keeps arguments, or takes sequences, gets copies, and one that keeps them nevertheless is
+told. numpy cannot see a GPU's memory, so such a kernel gets copies too.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
@@ -25,32 +30,59 @@ _KEPT: Final = 64
 
 
 class Arguments:
-    """Makes the arguments of one lane's launches. Callers repeat their shapes, so the views are cached."""
+    """Makes the arguments of one lane's launches. Callers repeat their shapes, so their descriptors are cached."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._views: dict[tuple[int, bytes, int], tuple[Any, ...]] = {}
+        self._described: dict[tuple[bytes, int], tuple[Tensor, ...]] = {}
         self._is_on_host = lane.device[0] == DEVICE_CPU
+        self._memory: Any = None
+        self._lent: list[Any] = []
+        """Of the last launch: numpy's arrays, or what other libraries' tensors were made of."""
+        self._is_cyclic: set[str] = set()
+        """Kernels whose arguments stay in cycles of objects until the garbage collector comes: they get copies."""
 
     def of(self, kernel: Kernel, launch: host.Launch) -> Sequence[Any]:
         """One argument per tensor of the launch; a payload without descriptors is one vector of uint8.
 
         Raises: HeaderError: a descriptor breaks a rule. TypeError: the kernel's library has no such dtype.
         """
-        key = (launch.kernel_id, launch.tensors, launch.payload_bytes)
-        views = self._views.get(key)
-        if views is None:
+        self._lent = []
+        key = (launch.tensors, launch.payload_bytes)
+        described = self._described.get(key)
+        if described is None:
             described = unpack_tensors(launch.tensors, launch.payload_bytes)
             if not described:
                 described = (Tensor(DTYPE_CODES["uint8"], (launch.payload_bytes,), 0, launch.payload_bytes),)
-            if kernel.tensors == "numpy" and not self._is_on_host:
+            if len(self._described) >= _KEPT:
+                self._described.clear()
+            self._described[key] = described
+        if kernel.tensors == "numpy":
+            if not self._is_on_host:
                 return [self._copied(tensor) for tensor in described]
+            made = [self._array(tensor) for tensor in described]
+            lent = made
+        else:
+            lent = [self._tensor(tensor) for tensor in described]
             make = _MAKERS[kernel.tensors]
-            views = tuple(make(self._tensor(tensor)) for tensor in described)
-            if len(self._views) >= _KEPT:
-                self._views.clear()
-            self._views[key] = views
-        return views
+            made = [make(tensor) for tensor in lent]
+        if kernel.keeps or kernel.name in self._is_cyclic:
+            copy = _COPIES[kernel.tensors]
+            return [copy(each) for each in made]
+        self._lent = list(lent)
+        return made
+
+    def kept(self, kernel: Kernel) -> bool:
+        """Whether the kernel still has an argument of the last launch, or a view of one, after its return. The caller
+        has dropped the arguments and the result."""
+        lent, self._lent = self._lent, []
+        if not _is_held(lent):
+            return False
+        gc.collect()  # a cycle of objects that nobody has any more holds it, perhaps
+        if _is_held(lent):
+            return True
+        self._is_cyclic.add(kernel.name)
+        return False
 
     def _tensor(self, t: Tensor) -> LaneTensor:
         lane = self._lane
@@ -58,8 +90,44 @@ class Arguments:
             lane.pointer + t.offset, DTYPES[t.dtype][0], t.dims, lane, device=lane.device, stream=lane.stream
         )
 
+    def _array(self, t: Tensor) -> Any:
+        """A writable array over the lane's memory."""
+        if self._memory is None:
+            self._memory = _memory_of(self._lane)
+        return np.ndarray(t.dims, numpy_dtype(t.dtype), self._memory, t.offset)
+
     def _copied(self, t: Tensor) -> Any:
         return np.ndarray(t.dims, numpy_dtype(t.dtype), bytearray(self._lane.read(t.offset, t.nbytes)))
+
+
+def _memory_of(lane: Lane) -> Any:
+    """The landing buffer as a buffer that is no array: numpy then makes a view of an array refer to that array."""
+
+    class _Memory(ctypes.c_ubyte * lane.landing_bytes):  # type: ignore[misc]
+        owner: Lane
+
+    memory = _Memory.from_address(lane.pointer)
+    memory.owner = lane
+    return memory
+
+
+def _is_held(lent: list[Any]) -> bool:
+    """Whether anybody else has one of these, or memory of it."""
+    for each in lent:  # noqa: SIM110 - the number of references is that of this loop
+        if sys.getrefcount(each) > _OURS or (isinstance(each, LaneTensor) and each.is_lent):
+            return True
+    return False
+
+
+def _ours() -> int:
+    """What `sys.getrefcount` says in `_is_held` of an object that nobody else has."""
+    counted = 0
+    for each in [object()]:
+        counted = sys.getrefcount(each)
+    return counted
+
+
+_OURS: Final = _ours()
 
 
 def on_stream(kernel: Kernel, stream: int) -> AbstractContextManager[Any]:
@@ -80,13 +148,6 @@ def call_on_stream(
     """`call_kernel` with ``stream`` as the current one of the kernel's library."""
     with on_stream(kernel, stream):
         return call_kernel(kernel, arguments, sequence)
-
-
-def _numpy(tensor: LaneTensor) -> Any:
-    if tensor.dtype not in NO_NUMPY_TYPE:
-        return np.from_dlpack(tensor)
-    dtype = numpy_dtype(DTYPE_CODES[tensor.dtype])
-    return np.from_dlpack(tensor.as_bytes()).view(dtype).reshape(tensor.shape)
 
 
 def _torch(tensor: LaneTensor) -> Any:
@@ -110,6 +171,10 @@ def _pointer(tensor: LaneTensor) -> Any:
     return tensor
 
 
-_MAKERS: Final[dict[str, Callable[[LaneTensor], Any]]] = {
-    "numpy": _numpy, "torch": _torch, "cupy": _cupy, "pointer": _pointer,
-}  # fmt: skip
+_MAKERS: Final[dict[str, Callable[[LaneTensor], Any]]] = {"torch": _torch, "cupy": _cupy, "pointer": _pointer}
+_COPIES: Final[dict[str, Callable[[Any], Any]]] = {
+    "numpy": lambda array: array.copy(),
+    "torch": lambda tensor: tensor.clone(),
+    "cupy": lambda array: array.copy(),
+    "pointer": lambda tensor: tensor,  # an address: what is made of it is the kernel's affair
+}

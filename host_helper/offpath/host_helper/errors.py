@@ -39,6 +39,15 @@ class SlotsHeld(OffpathError):
     close a stream, or connect with more ``slots``."""
 
 
+class LoadEnded(OffpathError):
+    """A function under ``lane_opened`` asked its worker's process to end."""
+
+
+class RequesterShared(OffpathError):
+    """A requester is used by a process that did not open it, or by two threads at once. Its owner's requests are
+    unharmed. Open one per process, and one per thread."""
+
+
 class UnknownKernel(OffpathError):
     """No helper serves this kernel at present."""
 

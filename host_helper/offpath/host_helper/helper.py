@@ -19,6 +19,7 @@ from offpath.bindings.runtime import INA_FOLDER, runtime_directory
 from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
 from offpath.host_helper.demands import check_models
+from offpath.host_helper.forks import python_threads
 from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, current_lane
 from offpath.host_helper.migd.gpu import MigGpu
@@ -33,6 +34,22 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 __all__ = ["Helper", "LaneContext", "current_lane", "host_channel"]
+
+
+def _warn_of_threads() -> None:
+    """Workers are forked from this process, and have none of its threads."""
+    if named := python_threads():
+        logger.warning(
+            "the workers, which are forked from this process, will not have its threads: %s; start them under "
+            "@helper.lane_opened (a ThreadPoolExecutor begins anew in each worker)",
+            ", ".join(named),
+        )
+    if (others := len(os.listdir("/proc/self/task")) - 1 - len(named)) > 0:
+        logger.warning(
+            "%d further threads run already (often a BLAS pool: set OPENBLAS_NUM_THREADS=1); workers are forked from "
+            "here",
+            others,
+        )
 
 
 class Helper(KernelTable):
@@ -111,12 +128,7 @@ class Helper(KernelTable):
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             except PermissionError:
                 logger.warning("no permission for SCHED_RR (CAP_SYS_NICE or LimitRTPRIO); running at normal priority")
-        threads = len(os.listdir("/proc/self/task"))
-        if threads > 1:
-            logger.warning(
-                "%d threads run already (often a BLAS pool: set OPENBLAS_NUM_THREADS=1); workers are forked from here",
-                threads,
-            )
+        _warn_of_threads()
         with ExitStack() as stack:
             # First: control daemons that a killed helper left keep their instances in use.
             has_cuda = isinstance(gpus, str) or any(isinstance(gpu, CudaGpu) for gpu in gpus)

@@ -1,5 +1,8 @@
 """Loads the Python file that a helper serves, at its start and again for a reload.
 
+The file is a module under its own name, so that pickle, pools of processes and checkpoints find its classes; those that
+a script has saved look for them in ``__main__``, and find them there too.
+
 A reload executes the file anew, and with it the modules beside it: those whose .py file is in the file's folder or
 below, installed packages (site-packages) and offpath excepted. Other modules stay loaded as they are.
 """
@@ -7,9 +10,9 @@ below, installed packages (site-packages) and offpath excepted. Other modules st
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import linecache
 import os
-import runpy
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -19,7 +22,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
+from offpath.host_helper.forks import end_if_forked
 from offpath.host_helper.helper import Helper
+from offpath.host_helper.raised import summary
 
 _INSTALLED: Final = ("site-packages", "dist-packages")
 
@@ -107,11 +112,42 @@ def _load(path: str) -> dict[str, Any]:
         raise OffpathError(f"{path}: {fault.strerror or fault}") from None
     if (folder := os.path.dirname(os.path.abspath(path))) not in sys.path:
         sys.path.insert(0, folder)
+    name = _name_of(path)
+    spec = importlib.util.spec_from_loader(name, _NoBytecode(name, path))
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    process = os.getpid()
     try:
-        return runpy.run_path(path)
-    except Exception as fault:  # boundary to user code
+        assert spec.loader is not None
+        spec.loader.exec_module(module)
+        end_if_forked(process)
+    except (Exception, SystemExit) as fault:  # boundary to user code
+        end_if_forked(process, fault)
+        del sys.modules[name]
         trace = fault.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != path:
             trace = trace.tb_next
         traceback.print_exception(type(fault), fault, trace)
-        raise OffpathError(f"{path} cannot be loaded: {type(fault).__name__}") from None
+        raise OffpathError(f"{path} cannot be loaded: {summary(fault)}") from None
+    _show_in_main(module)
+    return vars(module)
+
+
+def _name_of(path: str) -> str:
+    """The file's name without its ending, unless that is another module's."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    name = stem if stem.isidentifier() else "served"
+    other = sys.modules.get(name)
+    if (other is not None and getattr(other, "__file__", None) != path) or name in sys.builtin_module_names:
+        name = f"{name}_served"
+    return name
+
+
+def _show_in_main(module: ModuleType) -> None:
+    """Classes and functions that the file defines are in ``__main__`` too, unless others of their names are."""
+    main = sys.modules["__main__"]
+    for name, value in vars(module).items():
+        present = getattr(main, name, None)
+        is_ours = getattr(value, "__module__", None) == module.__name__
+        if is_ours and (present is None or getattr(present, "__module__", None) == module.__name__):
+            setattr(main, name, value)

@@ -60,6 +60,7 @@ class Kernel:
     signature: KernelSignature | None = None
     sequences: bool = False
     streams: bool = False
+    keeps: bool = False
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -164,6 +165,7 @@ class KernelTable:
         version: int = 1,
         labels: Sequence[str] = (),
         streams: bool = False,
+        keeps: bool = False,
     ) -> Callable[[_F], _F]:
         """Register the decorated function under ``name``.
 
@@ -195,6 +197,9 @@ class KernelTable:
             streams: the function is a generator. Each value that it yields is one answer of the request's stream, in
                 the same forms as a returned result. When nobody wants further answers, GeneratorExit is raised at its
                 ``yield``.
+            keeps: the function keeps arguments, or views of them, beyond its return: it gets copies. Implied by
+                ``sequences``. Without it, a request whose kernel keeps an argument fails, because the next request
+                overwrites its memory. With "pointer" the function makes the copies itself.
 
         Raises: ValueError: a demand, a memory or a batch size out of range, a duplicate or invalid name, an unknown
         ``tensors`` or one whose library is not installed, an invalid signature, a second kernel of one model and
@@ -231,7 +236,7 @@ class KernelTable:
             _check_generator(name, function, streams)
             self.kernels[name] = Kernel(
                 name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared,
-                sequences, streams,
+                sequences, streams, keeps or sequences,
             )  # fmt: skip
             return function
 

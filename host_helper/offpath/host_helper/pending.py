@@ -8,11 +8,16 @@ from typing import Protocol
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.ports import IMM_CANCEL, immediate
 from offpath.host_helper.errors import RequestTimeout
+from offpath.host_helper.owner import Owner
 from offpath.host_helper.slots import Result
 
 
-class Owner(Protocol):
+class Sender(Protocol):
     """The requester of a request, as far as that needs it: see `offpath.host_helper.requester.Requester`."""
+
+    @property
+    def owner(self) -> Owner:
+        """Whose turn it is."""
 
     @property
     def is_connected(self) -> bool:
@@ -34,7 +39,7 @@ class Owner(Protocol):
 class Pending:
     """A request in flight. `result` waits for the answer; `cancel` cancels the request."""
 
-    def __init__(self, requester: Owner, slot: int) -> None:
+    def __init__(self, requester: Sender, slot: int) -> None:
         self._requester = requester
         self._slot = slot
         self.outcome: Result | OffpathError | None = None
@@ -54,10 +59,11 @@ class Pending:
         Args:
             timeout: seconds; None: no limit. On timeout the request is cancelled.
 
-        Raises: RequestFailed: any end but COMPLETED. RequestTimeout: no answer within ``timeout``.
+        Raises: RequestFailed: any end but COMPLETED. RequestTimeout: no answer within ``timeout``. RequesterShared.
         """
         try:
-            return self._result(None if timeout is None else time.monotonic() + timeout)
+            with self._requester.owner:
+                return self._result(None if timeout is None else time.monotonic() + timeout)
         except RequestTimeout:
             raise RequestTimeout(f"no answer within {timeout:g} s") from None
 
@@ -94,6 +100,8 @@ class Pending:
             self._requester.skip(self, self._slot)
 
     def cancel(self) -> None:
-        """Request cancellation. The answer still arrives: CANCELLED, or the outcome if the request ended earlier."""
+        """Request cancellation. The answer still arrives: CANCELLED, or the outcome if the request ended earlier.
+        Raises: RequesterShared."""
         if self.outcome is None:
-            self._requester.ring(immediate(IMM_CANCEL, self._slot))
+            with self._requester.owner:
+                self._requester.ring(immediate(IMM_CANCEL, self._slot))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +22,11 @@ from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, SlotsHeld, UnknownKernel
 from offpath.host_helper.negotiate import Negotiation, Tls
+from offpath.host_helper.owner import Owner
 from offpath.host_helper.pending import Pending
 from offpath.host_helper.resume import Return, Way, outcome_of
 from offpath.host_helper.retries import RETRIES, may_retry
-from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, as_arrays, daemon_gone
 
 _LONGEST_WAIT_S = 86_400.0
 """Longest single wait; a longer timeout, math.inf included, is split. poll(2) accepts at most 24 days."""
@@ -37,7 +38,7 @@ def news_wait_s(negotiation: Negotiation) -> float:
 
 
 class Requester:
-    """One session. Not thread-safe; open one per thread."""
+    """One session, for the process that opens it and one thread at a time: others get RequesterShared."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Requester:
         **options: Any,
     ) -> None:
         """Negotiate and connect; ``options`` as in `offpath.host_helper.opening.open_session`."""
+        self._owner = Owner()
         self._way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
         self._link = self._way.first()
         self._slots: SlotTable[Pending] = SlotTable(self._link.session)
@@ -56,6 +58,11 @@ class Requester:
         self._return: Return | None = None
         self._gone: PeerGone | None = None
         self._closed = False
+
+    @property
+    def owner(self) -> Owner:
+        """Who may use it."""
+        return self._owner
 
     @property
     def welcome(self) -> negotiating.Welcome:
@@ -66,8 +73,9 @@ class Requester:
         """Whether the session and its accepted requests outlive the daemon's process. True once the daemon's service
         manager has acknowledged the memory; False without a service manager, and briefly after the session is opened.
         """
-        if not self._link.negotiation.is_durable:
-            self._link.negotiation.update()
+        with self._owner:
+            if not self._link.negotiation.is_durable:
+                self._link.negotiation.update()
         return self._link.negotiation.is_durable
 
     def is_emulated(self, kernel: str) -> bool | None:
@@ -75,20 +83,22 @@ class Requester:
 
         None: not known, because no helper has offered the kernel since the daemon's process started.
         """
-        self._link.negotiation.update()
+        with self._owner:
+            self._link.negotiation.update()
         return self._link.negotiation.is_emulated(kernel)
 
     def signature(self, kernel: str) -> KernelSignature | None:
         """The inputs and outputs that ``kernel`` declares. None: it declares none, or no helper has offered it since
         the daemon's process started. Raises: UnknownKernel, PeerGone.
         """
-        self._kernel_number(kernel, None)
-        return self._link.negotiation.describe(kernel)
+        with self._owner:
+            self._kernel_number(kernel, None)
+            return self._link.negotiation.describe(kernel)
 
     def submit(
         self,
         kernel: str,
-        arrays: Sequence[NDArray[Any]],
+        arrays: Iterable[NDArray[Any]],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -99,12 +109,15 @@ class Requester:
         Args:
             timeout: seconds in all, including the wait for a free slot; None: no limit.
 
-        Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
+        Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone, RequesterShared. TypeError:
+        ``arrays`` is no list of arrays, or the wire has no code for a dtype; nothing was sent.
         """
+        given = as_arrays(arrays)
         deadline = None if timeout is None else time.monotonic() + timeout
         for attempt in range(RETRIES + 1):
             try:
-                return self._begin(kernel, arrays, options, deadline)._result(deadline)
+                with self._owner:
+                    return self._begin(kernel, given, options, deadline)._result(deadline)
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
@@ -115,7 +128,7 @@ class Requester:
     def stream(
         self,
         kernel: str,
-        arrays: Sequence[NDArray[Any]],
+        arrays: Iterable[NDArray[Any]],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -133,16 +146,19 @@ class Requester:
         follows; the answers before it are good. RETRY_SAFE is retried, as by `submit`. SlotsHeld, also of `submit` and
         `begin`: all slots have answers of streams that were not taken.
         """
+        given = as_arrays(arrays)
         deadline = None if timeout is None else time.monotonic() + timeout
         for attempt in range(RETRIES + 1):
             try:
-                pending = self._begin(kernel, arrays, options, deadline, is_stream=True)
+                with self._owner:
+                    pending = self._begin(kernel, given, options, deadline, is_stream=True)
             except RequestTimeout:
                 raise RequestTimeout(f"no answer within {timeout:g} s") from None
             try:
                 while True:
                     try:
-                        result = pending.next_answer(deadline)
+                        with self._owner:
+                            result = pending.next_answer(deadline)
                     except RequestTimeout:
                         raise RequestTimeout(f"no answer within {timeout:g} s") from None
                     except RequestFailed as failed:
@@ -153,16 +169,18 @@ class Requester:
                         return
                     yield result
             finally:
-                pending.abandon()
+                with self._owner:
+                    pending.abandon()
 
-    def begin(self, kernel: str, arrays: Sequence[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
+    def begin(self, kernel: str, arrays: Iterable[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
         """Start a request; blocks only while all slots are in flight. Raises: as `submit`, except for the outcome."""
-        return self._begin(kernel, arrays, options, None)
+        with self._owner:
+            return self._begin(kernel, as_arrays(arrays), options, None)
 
     def _begin(
         self,
         kernel: str,
-        arrays: Sequence[NDArray[Any]],
+        arrays: tuple[Array, ...],
         options: Options,
         deadline: float | None,
         *,
@@ -216,7 +234,8 @@ class Requester:
         negotiation = self._link.negotiation
         info = negotiation.kernels.get(name)
         if info is None:
-            negotiation.update(news_wait_s(negotiation))
+            with self._owner:
+                negotiation.update(news_wait_s(negotiation))
             info = negotiation.kernels.get(name)
         if info is None:
             known = ", ".join(sorted(negotiation.kernels)) or "none"
@@ -233,7 +252,12 @@ class Requester:
 
         Resumes a lost connection for as long as the daemon keeps the session. When resumption is no longer possible,
         all requests in flight end OUTCOME_UNKNOWN. Raises: PeerGone: the session is lost and nothing was in flight.
+        RequesterShared.
         """
+        with self._owner:
+            return self._poll(timeout)
+
+    def _poll(self, timeout: float | None) -> int:
         if self._lost is None and self._gone is None:
             try:
                 imms = self._link.session.wait(None if timeout is None else min(timeout, _LONGEST_WAIT_S))
@@ -332,10 +356,18 @@ class Requester:
 
     def return_credit(self, slot: int) -> None:
         """Return the credit of an answer that was read. Submitting into ``slot`` returns it too, at no cost."""
-        self.ring(immediate(IMM_CREDIT, slot))
+        with self._owner:
+            self.ring(immediate(IMM_CREDIT, slot))
 
     def close(self) -> None:
-        """Close the session; the daemon cancels the requests in flight. Idempotent."""
+        """Close the session; the daemon cancels the requests in flight. Idempotent. In a forked process it does
+        nothing: the session is its opener's. Raises: RequesterShared: another thread is using it."""
+        if not self._owner.is_here:
+            return
+        with self._owner:
+            self._close()
+
+    def _close(self) -> None:
         if not self._closed:
             self._closed = True
             for pending in self._slots.waiters.values():

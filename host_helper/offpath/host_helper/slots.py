@@ -6,7 +6,7 @@ Sans-IO over the mapped regions: the callers ring and wait.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -67,6 +67,37 @@ Array = NDArray[Any] | Source
 Taker = Callable[[tuple[Tensor, ...], memoryview], None]
 """Takes a result out of the answer's memory before the slot is freed: its tensors, and the bytes that their offsets
 count in. They are the session's and must not be kept. An `OffpathError` that it raises becomes the request's end."""
+
+
+def as_arrays(arrays: Iterable[Any]) -> tuple[Array, ...]:
+    """A request's arrays, from any iterable of them, which is walked once.
+
+    Raises: TypeError: it is one array, or an element is none; the text shows the call that was meant.
+    """
+    if isinstance(arrays, (str, bytes, bytearray, memoryview)) or hasattr(arrays, "dtype"):
+        raise TypeError(f"a list of arrays is wanted, not one {_kind(arrays)}: pass [array]")
+    try:
+        found = tuple(arrays)
+    except TypeError:
+        raise TypeError(f"a list of arrays is wanted, not {_kind(arrays)}: pass [array]") from None
+    for number, each in enumerate(found):
+        if type(each) is not np.ndarray:
+            _check_element(number, each)
+    return found
+
+
+def _check_element(number: int, each: Any) -> None:
+    if isinstance(each, np.ma.MaskedArray):
+        raise TypeError(f"array {number} is masked, and a mask does not travel: pass array.filled(value)")
+    if isinstance(each, (np.ndarray, np.generic)):
+        return
+    if not all(hasattr(each, name) for name in ("dtype", "shape", "nbytes", "read_into")):
+        raise TypeError(f"array {number} is {_kind(each)}, not an array of numpy: pass numpy.asarray(value)")
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +183,9 @@ class SlotTable(Generic[_W]):
         *,
         is_stream: bool = False,
     ) -> int:
-        """Write a request into a free slot; the caller rings it. Returns the slot. ``taker``: gets the result, and the
-        outcome has no arrays then. ``is_stream``: it gets a stream of answers, see `take`.
+        """Write a request into a free slot; the caller rings it. Returns the slot. ``arrays``: of `as_arrays`.
+        ``taker``: gets the result, and the outcome has no arrays then. ``is_stream``: it gets a stream of answers, see
+        `take`.
 
         Raises: PayloadTooLarge: the arrays do not fit. TypeError: the wire has no code for a dtype. What a source
         raises.

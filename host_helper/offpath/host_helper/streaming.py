@@ -20,18 +20,18 @@ class Values:
         self, kernel: Kernel, tensors: Sequence[Any], stream: int, sequence: SequenceContext | None = None
     ) -> None:
         """Nothing of the kernel runs before the first `next`, except ``pre``. Raises: what ``pre`` raises."""
-        self._kernel = kernel
+        self.kernel = kernel
         self._stream = stream
         with on_stream(kernel, stream):
             self._values: Generator[Any, None, None] = begin_kernel(kernel, tensors, sequence)
 
     def next(self) -> Any:
         """The next value, after ``post``; `END`: there is none. Raises: what the kernel raises."""
-        with on_stream(self._kernel, self._stream):
+        with on_stream(self.kernel, self._stream):
             value = next(self._values, END)
-            return value if value is END or self._kernel.post is None else self._kernel.post(value)
+            return value if value is END or self.kernel.post is None else self.kernel.post(value)
 
     def close(self) -> None:
         """End the kernel where it is: its generator gets GeneratorExit. Idempotent. Raises: what the kernel raises."""
-        with on_stream(self._kernel, self._stream):
+        with on_stream(self.kernel, self._stream):
             self._values.close()

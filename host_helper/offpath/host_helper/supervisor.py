@@ -37,6 +37,7 @@ from offpath.bindings.errors import (
 from offpath.bindings.ports import Gpu, HostConnection, HostConnector
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.wire import control
+from offpath.host_helper import forks
 from offpath.host_helper.demands import needs, share_on
 from offpath.host_helper.gangs import gpus_of, ordered
 from offpath.host_helper.ina.watch import StateFileWatch
@@ -426,12 +427,14 @@ class Supervisor:
     def _fork(self, connection: HostConnection, held: Instance, lane: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
+        pools = forks.pools()
         pid = os.fork()
         if pid == 0:
             self._in_child = True
             status = 1
             try:
                 self._close_in_child(connection)
+                self._renew(pools)
                 self._become_worker(held, lane)
                 status = 0
             except KeyboardInterrupt:
@@ -460,6 +463,11 @@ class Supervisor:
                 each.close()
         if self._reloader is not None:
             self._reloader.close_in_child()
+
+    def _renew(self, pools: Iterable[object]) -> None:
+        """See `forks.renew`."""
+        functions = (*(each.function for each in self._table.kernels.values()), *self._table.on_lane_open)
+        forks.renew(pools, [getattr(each, "__globals__", {}) for each in functions])
 
     def _become_worker(self, held: Instance, lane: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -103,6 +103,12 @@ class LaneTensor:
         self.device = device
         self.stream = stream
         self._owner = owner
+        self._exports: list[int] = []
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a consumer of its DLPack capsules still has the memory."""
+        return any(address in _alive and _alive[address][1][2] is self._exports for address in self._exports)
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +118,9 @@ class LaneTensor:
 
     def as_bytes(self) -> LaneTensor:
         """The same memory as a vector of uint8, for a library without the dtype."""
-        return LaneTensor(self.pointer, "uint8", (self.nbytes,), self._owner, device=self.device, stream=self.stream)
+        made = LaneTensor(self.pointer, "uint8", (self.nbytes,), self._owner, device=self.device, stream=self.stream)
+        made._exports = self._exports
+        return made
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -158,6 +166,7 @@ class LaneTensor:
         tensor.byte_offset = 0
         managed.deleter = _release
         address = ctypes.addressof(managed)
-        _alive[address] = (managed, (shape, self._owner))
+        _alive[address] = (managed, (shape, self._owner, self._exports))
+        self._exports.append(address)
         capsule = _capsule_new(address, b"dltensor", None)
         return capsule

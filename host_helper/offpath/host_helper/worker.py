@@ -10,7 +10,7 @@ import contextlib
 import logging
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from offpath.bindings import faults
@@ -30,7 +30,10 @@ from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExport
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC, FLAG_STREAM
 from offpath.host_helper.arguments import Arguments, call_on_stream
-from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, enter_lane
+from offpath.host_helper.declared import Declared
+from offpath.host_helper.errors import LoadEnded
+from offpath.host_helper.forks import end_if_forked
+from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, LaneMemory, enter_lane
 from offpath.host_helper.mps import require
 from offpath.host_helper.payloads import Payloads
 from offpath.host_helper.raised import Raised, summary
@@ -94,6 +97,7 @@ class Worker:
         self._last_result = b""
         self._job: _Job | None = None
         self._arguments = Arguments(self._lane)
+        self._declared = Declared()
         self._sequences = SequenceStates()
         self._payloads = Payloads(self._lane, f"lease {order.lease} lane {lane}")
         self._copies_payloads = order.copy_engine == "cuda"
@@ -209,8 +213,22 @@ class Worker:
         began_ns = time.monotonic_ns()
         self._is_loaded = True
         for opened in self._table.on_lane_open:
-            opened(context)
+            with self._no_child(getattr(opened, "__name__", "a function")):
+                opened(context)
         self._load_ms = min((time.monotonic_ns() - began_ns) // 1_000_000, _MOST_MS)
+
+    @contextlib.contextmanager
+    def _no_child(self, name: str) -> Iterator[None]:
+        """Around a function that loads. Raises: LoadEnded: it asked the process to end."""
+        try:
+            yield
+            end_if_forked(self._pid)
+        except (SystemExit, KeyboardInterrupt) as fault:
+            end_if_forked(self._pid, fault)
+            raise LoadEnded(f"{name}, called when the lane was opened, ended with {summary(fault)}") from None
+        except Exception as fault:
+            end_if_forked(self._pid, fault)
+            raise
 
     def _offer(self, connection: HostEnd) -> None:
         export = self._export(connection)
@@ -273,8 +291,12 @@ class Worker:
         finished = 0
         try:
             stored = compute(job)
-        except Exception as fault:  # boundary to user code: report it, keep serving unless the device failed
-            with contextlib.suppress(Exception):  # of ``post``, or of a value that cannot be sent: its kernel is open
+            end_if_forked(self._pid)
+        except BaseException as fault:  # boundary to user code: report it, keep serving unless the device failed
+            end_if_forked(self._pid, fault)
+            with contextlib.suppress(
+                BaseException
+            ):  # of ``post``, or of a value that cannot be sent: its kernel is open
                 self._close(job)
             self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
             finished = time.monotonic_ns()
@@ -310,14 +332,29 @@ class Worker:
         if kernel.streams != bool(launch.flags & FLAG_STREAM):
             does = "streams" if kernel.streams else "does not stream"
             return _failed(host.RESULT_STREAM_MISMATCH, f"kernel {kernel.name} {does}")
+        if (why := self._declared.fault(kernel, launch)) is not None:
+            return _failed(host.RESULT_KERNEL_RAISED, why)
         sequence = self._sequences.enter(launch) if kernel.sequences else None
         arguments = self._arguments.of(kernel, launch)
         if kernel.streams:
             job.values = Values(kernel, arguments, self._lane.stream, sequence)
+            del arguments
             return self._next(job)
         result = call_on_stream(kernel, arguments, self._lane.stream, sequence)
         self._lane.synchronize()
-        return store(self._lane, result)
+        stored = store(self._lane, result)
+        del arguments, result
+        return self._unless_kept(kernel, stored)
+
+    def _unless_kept(self, kernel: Kernel, stored: Stored) -> Stored:
+        """The outcome, if the kernel has nothing of the lane's memory any more."""
+        if not self._arguments.kept(kernel):
+            return stored
+        return _failed(
+            host.RESULT_KERNEL_RAISED,
+            f"kernel {kernel.name} keeps an argument, or a view of one, beyond its return, and the next request "
+            "overwrites that memory: keep a copy, or declare @helper.kernel(keeps=True)",
+        )
 
     # -- streams ------------------------------------------------------------------------------------------------------
     def _next(self, job: _Job) -> Stored:
@@ -326,8 +363,8 @@ class Worker:
         value = job.values.next()
         self._lane.synchronize()
         if value is END:
-            job.values = None
-            return NOTHING
+            kernel, job.values = job.values.kernel, None
+            return self._unless_kept(kernel, NOTHING)
         stored = store(self._lane, value)
         if stored.status == host.RESULT_OK:
             return stored._replace(status=host.RESULT_MORE)

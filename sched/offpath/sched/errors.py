@@ -25,9 +25,21 @@ SchedError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SchedError(Exception):
-    """Base class of the errors of ``sched``."""
+    """Base class of the errors of ``sched``. Each survives pickle and copy, whatever its constructor takes: a pool's
+    worker hands it to its parent."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[SchedError], args: tuple[Any, ...], attributes: dict[str, Any]) -> SchedError:
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(attributes)
+    return made
 
 
 class IllegalPlacement(SchedError):

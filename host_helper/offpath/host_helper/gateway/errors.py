@@ -28,9 +28,6 @@ class Refused(OffpathError):
         super().__init__(text)
         self.http, self.grpc, self.text, self.retry_s = http, grpc, text, retry_s
 
-    def __reduce__(self) -> tuple[type[Refused], tuple[int, str, str, float]]:
-        return Refused, (self.http, self.grpc, self.text, self.retry_s)
-
     @property
     def code(self) -> str:
         """The status in a word."""

@@ -59,6 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before BLAS is loaded: no threads before a fork
     from offpath.host_helper.helper_file import load_helper, reload_helper  # late, because it imports numpy
 
+    sys.argv = [arguments.file]  # the file's own, if it reads arguments
     helper = load_helper(arguments.file)
     # --runtime-dir does not choose it: the unit's command has that, and a drop-in sets the channel by environment.
     channel = arguments.host_channel or os.environ.get("OFFPATH_HELPER_HOST_CHANNEL") or "unix"

@@ -52,6 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise OptionRefused("--seconds is a time up to 3600, --gain a number from 0 to 10")
     from offpath.host_helper.helper_file import load_helper  # late, because it imports numpy
 
+    sys.argv = [arguments.file]  # the file's own, if it reads arguments
     helper = load_helper(arguments.file)
     name = _kernel(helper, arguments.kernel)
     sample = _sample(arguments.input, arguments.result_bytes)

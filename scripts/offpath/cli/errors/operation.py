@@ -322,6 +322,16 @@ ENTRIES: Final = (
             "each slot has an answer of a stream that its requester has not taken, so no slot can become free",
             "take the answers, close a stream, or connect with more `slots`",
         ),
+        (
+            "RequesterShared",
+            "a process that was forked from a requester's, another thread or another event loop used it",
+            "open one requester per process, thread and loop",
+        ),
+        (
+            "LoadEnded",
+            "a function under `@helper.lane_opened` called `sys.exit`",
+            "let it raise, or return: its worker cannot serve without it",
+        ),
         ("UnknownKernel", "no helper serves a kernel of this name", "start the helper that does"),
         (
             "TensorRejected",

@@ -1,0 +1,146 @@
+"""A requester is its process's, and one thread's at a time; whoever else uses it is told, and the owner goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpath.host_helper import Requester
+from offpath.host_helper.aio import AsyncRequester
+from offpath.host_helper.errors import RequesterShared
+
+from ..support.cluster import TIMEOUT, Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster({"ada": {}}, leasing={"keep_warm_ms": 60_000})
+    try:
+        made.start_helper()
+        yield made
+        made.close()
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def ada(cluster: Cluster) -> Iterator[Requester]:
+    with cluster.connect("ada", slots=4) as requester:
+        yield requester
+
+
+def echo(requester: Requester, value: int) -> int:
+    return int(requester.submit("echo", [np.array([value])], timeout=TIMEOUT).array[0])
+
+
+def in_child(act: Callable[[], Any]) -> str:
+    """What a forked process came to: the name of what it raised, and its text."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(act())
+        except BaseException as fault:
+            said = f"{type(fault).__name__}: {fault}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda requester, pending: requester.submit("echo", [np.array([1])], timeout=TIMEOUT),
+        lambda requester, pending: requester.begin("echo", [np.array([1])]),
+        lambda requester, pending: next(requester.stream("count", [np.array([1.0, 1.0, 0.0, 0.0])])),
+        lambda requester, pending: requester.poll(0.1),
+        lambda requester, pending: pending.result(0.1),
+        lambda requester, pending: pending.cancel(),
+        lambda requester, pending: requester.signature("scale"),
+        lambda requester, pending: requester.is_emulated("echo"),
+        lambda requester, pending: requester.return_credit(0),
+    ],
+    ids=["submit", "begin", "stream", "poll", "result", "cancel", "signature", "is_emulated", "return_credit"],
+)
+def test_a_forked_process_is_told_and_its_parents_request_goes_on(ada: Requester, act: Any) -> None:
+    pending = ada.begin("sleep", [np.array([0.05])])
+    said = in_child(lambda: act(ada, pending))
+    assert said.startswith(f"RequesterShared: process {os.getpid()} opened this session")
+    assert said.endswith("open one per process")
+    assert pending.result(TIMEOUT).array == 0.05
+    assert echo(ada, 7) == 7
+
+
+def test_a_forked_process_that_closes_a_requester_ends_no_session(ada: Requester) -> None:
+    pending = ada.begin("sleep", [np.array([0.05])])
+    assert in_child(ada.close) == "None"
+    assert pending.result(TIMEOUT).array == 0.05
+    assert echo(ada, 8) == 8
+
+
+def test_threads_of_one_requester_are_told_and_no_answer_is_lost_or_anothers(ada: Requester) -> None:
+    def submit(value: int) -> int | str:
+        try:
+            return echo(ada, value)
+        except RequesterShared as shared:
+            return str(shared)
+
+    with ThreadPoolExecutor(8) as threads:
+        got = list(threads.map(submit, range(400)))
+    told = [each for each in got if isinstance(each, str)]
+    assert set(told) <= {"another thread is using this requester: open one per thread"}
+    assert [each for each in got if isinstance(each, int)] == [n for n, each in enumerate(got) if isinstance(each, int)]
+    assert echo(ada, 9) == 9
+
+
+def test_a_thread_that_finds_another_waiting_is_told_at_once(ada: Requester) -> None:
+    pending = ada.begin("sleep", [np.array([0.3])])
+    waits, waited = threading.Event(), list[Any]()
+
+    def wait() -> None:
+        waits.set()
+        waited.append(pending.result(TIMEOUT).array[0])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait(TIMEOUT)
+    while not waited:  # until it holds the requester, or has its answer
+        try:
+            ada.poll(0.0)
+        except RequesterShared:
+            break
+    thread.join(TIMEOUT)
+    assert waited == [0.3]
+    assert echo(ada, 10) == 10
+
+
+def test_threads_may_use_a_requester_one_after_the_other(ada: Requester) -> None:
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for n in range(10):
+            assert (one if n % 2 else other).submit(echo, ada, n).result(TIMEOUT) == n
+
+
+async def test_an_asynchronous_requester_is_its_process_and_its_loops(cluster: Cluster) -> None:
+    opened = await AsyncRequester.open(
+        cluster.address, tenant="ada", token_file=str(cluster.folder / "ada.token"), slots=2
+    )
+
+    async def ask() -> int:
+        return int((await opened.submit("echo", [np.array([3])], timeout=TIMEOUT)).array[0])
+
+    async with opened:
+        loops = ThreadPoolExecutor(1)
+        with pytest.raises(RequesterShared, match="of another event loop"):
+            loops.submit(asyncio.run, ask()).result(TIMEOUT)
+        assert await ask() == 3
