@@ -45,6 +45,18 @@ _CLOSE_S: Final = 30.0
 _EXIT_S: Final = 2.0
 
 
+class AbsentRuntime:
+    """In the place of a runtime in what was unpickled: a runtime is of its process."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises: ResourceClosed: of every attribute that a runtime has."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ResourceClosed(
+            "a runtime does not travel with a model: start one here and register(model, runtime) again"
+        )
+
+
 class Runtime:
     """Created by `start`, on all ranks of the group together. Call `all_reduce` from one thread at a time, as gloo's
     ordering requires, and `close` after the last one, on all ranks. A context manager.
@@ -197,6 +209,14 @@ class Runtime:
     def is_closed(self) -> bool:
         """No more operations are possible: closed, or a rank is gone."""
         return not self._thread.is_alive()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy of what has a runtime has this one."""
+        return self
+
+    def __reduce__(self) -> tuple[type[AbsentRuntime], tuple[()]]:
+        """What is loaded elsewhere has none."""
+        return AbsentRuntime, ()
 
     def other_group(self) -> Any:
         """A gloo group for collectives outside of the runtime's order. Its first call is a collective."""
