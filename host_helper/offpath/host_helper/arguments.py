@@ -14,7 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,16 +29,27 @@ from offpath.host_helper.tensors import LaneTensor
 _KEPT: Final = 64
 
 
+class _Recipe(NamedTuple):
+    """How an argument is made. ``dtype``: of the kernel's library, where its arrays are made of a buffer."""
+
+    tensor: Tensor
+    dims: tuple[int, ...]
+    dtype: Any
+    begin: int
+    end: int
+
+
 class Arguments:
-    """Makes the arguments of one lane's launches. Callers repeat their shapes, so their descriptors are cached."""
+    """Makes the arguments of one lane's launches. Callers repeat their shapes, so recipes are cached."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._described: dict[tuple[bytes, int], tuple[Tensor, ...]] = {}
+        self._recipes: dict[tuple[str, bytes, int], tuple[_Recipe, ...]] = {}
         self._is_on_host = lane.device[0] == DEVICE_CPU
-        self._memory: Any = None
+        self._memory: Any = _memory_of(lane) if self._is_on_host else b""
+        self._bytes = memoryview(self._memory).cast("B")
         self._lent: list[Any] = []
-        """Of the last launch: numpy's arrays, or what other libraries' tensors were made of."""
+        """Of the last launch: what refers to the lane's memory and nothing else."""
         self._is_cyclic: set[str] = set()
         """Kernels whose arguments stay in cycles of objects until the garbage collector comes: they get copies."""
 
@@ -48,28 +59,30 @@ class Arguments:
         Raises: HeaderError: a descriptor breaks a rule. TypeError: the kernel's library has no such dtype.
         """
         self._lent = []
-        key = (launch.tensors, launch.payload_bytes)
-        described = self._described.get(key)
-        if described is None:
-            described = unpack_tensors(launch.tensors, launch.payload_bytes)
-            if not described:
-                described = (Tensor(DTYPE_CODES["uint8"], (launch.payload_bytes,), 0, launch.payload_bytes),)
-            if len(self._described) >= _KEPT:
-                self._described.clear()
-            self._described[key] = described
+        key = (kernel.tensors, launch.tensors, launch.payload_bytes)
+        recipes = self._recipes.get(key)
+        if recipes is None:
+            recipes = _recipes_of(kernel.tensors, launch)
+            if len(self._recipes) >= _KEPT:
+                self._recipes.clear()
+            self._recipes[key] = recipes
+        lent: list[Any]
         if kernel.tensors == "numpy":
             if not self._is_on_host:
-                return [self._copied(tensor) for tensor in described]
-            made = [self._array(tensor) for tensor in described]
-            lent = made
+                return [self._copied(each) for each in recipes]
+            made = [np.ndarray(dims, dtype, self._memory, begin) for _, dims, dtype, begin, _ in recipes]
+            lent = [*made]
+        elif kernel.tensors == "torch" and self._is_on_host:
+            lent = [self._bytes[begin:end] for _, _, _, begin, end in recipes]
+            made = [_torch_on_host(each, recipe) for each, recipe in zip(lent, recipes, strict=True)]
         else:
-            lent = [self._tensor(tensor) for tensor in described]
+            lent = [self._tensor(each.tensor) for each in recipes]
             make = _MAKERS[kernel.tensors]
             made = [make(tensor) for tensor in lent]
         if kernel.keeps or kernel.name in self._is_cyclic:
             copy = _COPIES[kernel.tensors]
             return [copy(each) for each in made]
-        self._lent = list(lent)
+        self._lent = lent
         return made
 
     def kept(self, kernel: Kernel) -> bool:
@@ -90,14 +103,25 @@ class Arguments:
             lane.pointer + t.offset, DTYPES[t.dtype][0], t.dims, lane, device=lane.device, stream=lane.stream
         )
 
-    def _array(self, t: Tensor) -> Any:
-        """A writable array over the lane's memory."""
-        if self._memory is None:
-            self._memory = _memory_of(self._lane)
-        return np.ndarray(t.dims, numpy_dtype(t.dtype), self._memory, t.offset)
+    def _copied(self, recipe: _Recipe) -> Any:
+        t = recipe.tensor
+        return np.ndarray(recipe.dims, recipe.dtype, bytearray(self._lane.read(t.offset, t.nbytes)))
 
-    def _copied(self, t: Tensor) -> Any:
-        return np.ndarray(t.dims, numpy_dtype(t.dtype), bytearray(self._lane.read(t.offset, t.nbytes)))
+
+def _recipes_of(library: str, launch: host.Launch) -> tuple[_Recipe, ...]:
+    described = unpack_tensors(launch.tensors, launch.payload_bytes)
+    if not described:
+        described = (Tensor(DTYPE_CODES["uint8"], (launch.payload_bytes,), 0, launch.payload_bytes),)
+    dtypes: list[Any] = [None] * len(described)
+    if library == "numpy":
+        dtypes = [numpy_dtype(each.dtype) for each in described]
+    elif library == "torch":
+        torch = importlib.import_module("torch")
+        dtypes = [getattr(torch, DTYPES[each.dtype][0], torch.uint8) for each in described]
+    return tuple(
+        _Recipe(each, each.dims, dtype, each.offset, each.offset + each.nbytes)
+        for each, dtype in zip(described, dtypes, strict=True)
+    )
 
 
 def _memory_of(lane: Lane) -> Any:
@@ -148,6 +172,14 @@ def call_on_stream(
     """`call_kernel` with ``stream`` as the current one of the kernel's library."""
     with on_stream(kernel, stream):
         return call_kernel(kernel, arguments, sequence)
+
+
+def _torch_on_host(memory: memoryview, recipe: _Recipe) -> Any:
+    """A tensor that refers to ``memory`` for as long as its storage lives. Several times faster than DLPack."""
+    torch = importlib.import_module("torch")
+    if not memory.nbytes:
+        return torch.empty(recipe.dims, dtype=recipe.dtype)
+    return torch.frombuffer(memory, dtype=recipe.dtype).view(recipe.dims)
 
 
 def _torch(tensor: LaneTensor) -> Any:
