@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import numpy as np
-import orjson
-
 from offpath.bindings.errors import ControlError
-from offpath.bindings.wire import document
 from offpath.bindings.wire.header import MAX_DIMS
+from offpath.host_helper.gateway import nonfinite
 from offpath.host_helper.gateway.answers import Output
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen
 from offpath.host_helper.gateway.calls import Asked, Call, Content, Given, InRegion, checked, numbers, of_raw
@@ -101,7 +98,7 @@ def parse(body: memoryview, header_length: str | None) -> Parsed:
 def read(text: bytes, behind: int) -> Parsed:
     """Read the JSON part, with ``behind`` bytes of tensors behind it. Raises: Refused."""
     try:
-        header = document.read(text)
+        header = nonfinite.read(text)
     except ControlError as fault:
         raise unparsable(f"failed to parse the request JSON buffer: {fault.detail[:100]}") from None
     if not isinstance(header, dict):
@@ -138,14 +135,7 @@ def written(call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
     header: dict[str, Any] = {"model_name": call.model.name, "model_version": str(call.model.version), "outputs": shown}
     if call.id:
         header["id"] = call.id
-    return orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain), binary
-
-
-def _plain(value: Any) -> Any:
-    """For what orjson does not write itself: arrays without a native layout."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError
+    return nonfinite.written(header), binary
 
 
 def _inputs(header: dict[str, Any], behind: int) -> tuple[list[Given], int]:
