@@ -97,6 +97,13 @@ SAME: list[tuple[str, str, bytes]] = [
     ("POST", INFER, tensor(shape=[2, 2])),
     ("POST", INFER, tensor(shape=[3])),
     ("POST", INFER, b'{"inputs":[]}'),
+    ("POST", INFER, b'{"inputs":[{"name":"INPUT0","datatype":"UINT8","shape":[4]}]}'),
+    ("POST", INFER, tensor(parameters={"binary_data_size": 4})),
+    (
+        "POST",
+        INFER,
+        tensor(parameters={"binary_data_size": 4, "shared_memory_region": "in", "shared_memory_byte_size": 4}),
+    ),
     ("POST", INFER, tensor().replace(b"OUTPUT0", b"zz")),
     ("POST", INFER, region(**IN)),
     ("POST", INFER, region(**{**IN, "shared_memory_region": "zz"})),
@@ -110,7 +117,12 @@ SAME: list[tuple[str, str, bytes]] = [
     ("POST", "/v2/repository/index", b""),
 ]
 LIKE: list[tuple[str, str, bytes]] = [
+    ("POST", INFER, b""),
     ("POST", INFER, b"{"),
+    ("POST", INFER, b'{"inputs":[1]}'),
+    ("POST", INFER, b'{"inputs":{}}'),
+    ("POST", INFER, tensor(data=None)),
+    ("POST", INFER, tensor(data=[1, 2])),
     ("POST", INFER, tensor(data=["a", "b", "c", "d"])),
     ("POST", INFER, tensor(data=[1, 2, 3, -1])),
     ("POST", INFER, tensor(data=[1.5, 2, 3, 4])),

@@ -21,6 +21,8 @@ from offpath.host_helper.gateway.regions import Regions
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 _MOST_TENSORS: Final = 64
+_CONTENTS: Final = ("data", "binary_data_size", "shared_memory_region")
+"""What says where the bytes of an input are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ def parse(body: memoryview, header_length: str | None) -> Parsed:
 
 def read(text: bytes, behind: int) -> Parsed:
     """Read the JSON part, with ``behind`` bytes of tensors behind it. Raises: Refused."""
+    if not text:
+        raise invalid("the request has no body")
     try:
         header = nonfinite.read(text)
     except ControlError as fault:
@@ -149,6 +153,7 @@ def _inputs(header: dict[str, Any], behind: int) -> tuple[list[Given], int]:
         parameters = _object(each, "parameters", where)
         content: Content
         place = _place(parameters, where)
+        _check_one("data" in each, "binary_data_size" in parameters, place is not None)
         if place is not None:
             content = place
         elif "binary_data_size" in parameters:
@@ -159,11 +164,21 @@ def _inputs(header: dict[str, Any], behind: int) -> tuple[list[Given], int]:
         else:
             data = each.get("data")
             if not isinstance(data, list):
-                raise unparsable(f"Unable to parse 'data': {where} has none")
+                raise unparsable(f"Unable to parse 'data': that of {where} is not an array")
             # A datatype that no model has is refused with the model.
             content = numbers(name, datatype, data, shape) if datatype in WIRE else b""
         inputs.append(Given(name, datatype, shape, content))
     return inputs, behind - at
+
+
+def _check_one(*are_set: bool) -> None:
+    """Whether one of `_CONTENTS` is set. Raises: Refused: none, or several; the text is Triton's."""
+    if sum(are_set) != 1:
+        found = " ".join(f"'{name}'" for name, is_set in zip(_CONTENTS, are_set, strict=True) if is_set)
+        raise invalid(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            f"'shared_memory_region' in 'parameters'. But {f'set {found}' if found else 'no field is set'}"
+        )
 
 
 def _asked(each: dict[str, Any], is_binary: bool) -> Asked:
@@ -187,8 +202,10 @@ def _place(parameters: dict[str, Any], where: str) -> InRegion | None:
 
 def _list(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
     found = header.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(found, list):
         raise unparsable(f"Unable to parse '{key}': not an array of objects")
+    if not all(isinstance(each, dict) for each in found):
+        raise invalid(f"'{key}' is an array of objects")
     if len(found) > _MOST_TENSORS:
         raise invalid(f"more than {_MOST_TENSORS} {key}")
     return found

@@ -12,7 +12,7 @@ from offpath.host_helper.gateway.errors import Refused
 
 _PHRASES: Final = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    408: "Request Timeout", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
+    408: "Request Timeout", 413: "Content Too Large", 415: "Unsupported Media Type",
     417: "Expectation Failed", 429: "Too Many Requests", 431: "Request Header Fields Too Large",
     499: "Client Closed Request", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
     504: "Gateway Timeout", 505: "HTTP Version Not Supported",
@@ -42,10 +42,10 @@ def refusal(refused: Refused) -> Response:
 
 
 def head_of(response: Response, keeps: bool) -> bytes:
-    """The answer's head. ``keeps``: the connection stays open."""
+    """The answer's head. ``keeps``: the connection stays open. An empty body is no JSON, so it is text, as Triton's."""
     lines = [
         f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, 'Error')}",
-        f"Content-Type: {response.content_type}",
+        f"Content-Type: {response.content_type if response.nbytes else 'text/plain'}",
         f"Content-Length: {response.nbytes}",
     ]
     if response.header_length is not None:
