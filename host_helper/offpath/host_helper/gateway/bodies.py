@@ -5,6 +5,7 @@ What becomes long is unpacked by the reading process (`readers`): zlib needs 10 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +15,11 @@ from offpath.host_helper.gateway.errors import Refused, invalid, too_large
 from offpath.host_helper.gateway.readers import Reader
 
 _WINDOW: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_ALIASES: Final = {"x-gzip": "gzip"}
+"""RFC 9110 §8.4.1.3."""
+_MOST_MEMBERS: Final = 4096
+"""Of a gzip stream (RFC 1952 §2.2): an empty one costs more time than its 20 bytes."""
+_QUALITY: Final = re.compile(r"[01](?:\.[0-9]{0,6})?")
 _LEVEL: Final = 1
 _STEP_BYTES: Final = 256 * 1024
 """zlib copies what it has not used of its input at each step."""
@@ -59,13 +65,14 @@ def _inflate_there(source: Place | bytes, coding: str, place: Place) -> int:
 
 
 def _served(coding: str) -> str:
-    """Empty: the body is not packed. Raises: Refused: an unknown coding."""
-    coding = coding.strip().lower()
-    if coding in ("", "identity"):
+    """Empty: the body is not packed. Raises: Refused: an unknown coding, or several."""
+    names = [each.strip().lower() for each in coding.split(",")]
+    packed = [_ALIASES.get(name, name) for name in names if name not in ("", "identity")]
+    if not packed:
         return ""
-    if coding not in _WINDOW:
-        raise Refused(415, "INVALID_ARGUMENT", "Content-Encoding: gzip and deflate are served")
-    return coding
+    if len(packed) > 1 or packed[0] not in _WINDOW:
+        raise Refused(415, "INVALID_ARGUMENT", "Content-Encoding: gzip or deflate is served")
+    return packed[0]
 
 
 def _whole(length: int | None, most: int) -> int:
@@ -78,26 +85,36 @@ def _whole(length: int | None, most: int) -> int:
 def _unpack(body: memoryview, coding: str, target: memoryview) -> int | None:
     """The length in ``target``; None: it is too short. Raises: Refused: broken data."""
     engine = zlib.decompressobj(_WINDOW[coding])
-    filled = 0
+    filled, members = 0, 1
     try:
         for at in range(0, body.nbytes, _STEP_BYTES):
             packed = bytes(body[at : at + _STEP_BYTES])  # no view: a fault's traceback would keep the body's memory
-            while True:
+            while packed or not engine.eof:
+                if engine.eof:
+                    members += 1
+                    _check_members(coding, members)
+                    engine = zlib.decompressobj(_WINDOW[coding])
                 piece = engine.decompress(packed, min(_STEP_BYTES, target.nbytes - filled + 1))
                 if filled + len(piece) > target.nbytes:
                     return None
                 target[filled : filled + len(piece)] = piece
                 filled += len(piece)
-                packed = engine.unconsumed_tail
+                packed = engine.unused_data if engine.eof else engine.unconsumed_tail
                 if not packed and len(piece) < _STEP_BYTES:
                     break
-            if engine.eof and at + _STEP_BYTES < body.nbytes:
-                raise _not_whole(coding)
     except zlib.error:
         raise invalid(f"the body is not {coding}") from None
-    if not engine.eof or engine.unused_data:
+    if not engine.eof:
         raise _not_whole(coding)
     return filled
+
+
+def _check_members(coding: str, members: int) -> None:
+    """Whether another stream may follow the former. Raises: Refused."""
+    if coding != "gzip":
+        raise _not_whole(coding)
+    if members > _MOST_MEMBERS:
+        raise invalid(f"the body has more than {_MOST_MEMBERS} gzip members")
 
 
 def _not_whole(coding: str) -> Refused:
@@ -105,12 +122,23 @@ def _not_whole(coding: str) -> Refused:
 
 
 def chosen(accepted: str) -> str:
-    """The coding of an answer for this Accept-Encoding; empty: none."""
+    """The coding of an answer for this Accept-Encoding: the one that it prefers; empty: none."""
+    weights: dict[str, float] = {}
     for each in accepted.split(","):
-        coding, _, weight = each.strip().lower().partition(";")
-        if coding.strip() in _WINDOW and weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
-            return coding.strip()
-    return ""
+        name, *parameters = (part.strip().lower() for part in each.split(";"))
+        weights.setdefault(_ALIASES.get(name, name), _weight(parameters))
+    best = max(_WINDOW, key=lambda coding: weights.get(coding, 0.0))
+    return best if weights.get(best, 0.0) > 0 and weights[best] >= weights.get("identity", 0.0) else ""
+
+
+def _weight(parameters: list[str]) -> float:
+    """That of an element of Accept-Encoding (RFC 9110 §12.4.2). 0: it is none."""
+    for each in parameters:
+        key, _, value = each.partition("=")
+        if key.strip() == "q":
+            number = value.strip()
+            return float(number) if _QUALITY.fullmatch(number) else 0.0
+    return 1.0
 
 
 async def deflated(reader: Reader, body: bytes, coding: str) -> tuple[bytes, str]:

@@ -54,11 +54,15 @@ async def respond(tenant: Tenant, head: Head, body: memoryview, room: Callable[[
         body = await bodies.inflated(tenant.reader, body, coding, tenant.table.most_body, room)
     matched = _MODEL.fullmatch(head.path)
     if matched is not None and head.path != "/v2/models/stats":
-        response = await _model(tenant, head, body, matched)
-    else:
-        response = _other(tenant, head, body)
+        return await _model(tenant, head, body, matched)
+    return _other(tenant, head, body)
+
+
+async def _packed(tenant: Tenant, head: Head, response: Response) -> Response:
+    """The answer in the coding that the client accepts. As Triton's, only answers to inference are packed: aiohttp says
+    in tritonclient's name that it accepts gzip, and the client unpacks these only."""
     coding = bodies.chosen(head.headers.get("accept-encoding", ""))
-    if not coding or not response.nbytes:
+    if not coding:
         return response
     packed, coding = await bodies.deflated(tenant.reader, b"".join(response.chunks), coding)
     return Response(response.status, (packed,), response.content_type, response.header_length, coding)
@@ -70,7 +74,7 @@ async def _model(tenant: Tenant, head: Head, body: memoryview, matched: re.Match
     _method(head, "POST" if what == "/infer" else "GET")
     models = tenant.models
     if what == "/infer":
-        return await _infer(tenant, models, head, body, name, version)
+        return await _packed(tenant, head, await _infer(tenant, models, head, body, name, version))
     if what == "/ready":
         if not (tenant.is_ready and models.is_ready(name, version)):
             raise Refused(400, "NOT_FOUND", "Model version not ready")
