@@ -23,7 +23,66 @@ def test_what_a_head_says() -> None:
     assert read.headers["x-own"] == "1"
     assert not parse(head("Connection: close")).keeps
     assert not parse(b"GET / HTTP/1.0\r\n\r\n").keeps
-    assert parse(head("Accept-Encoding: gzip", "Accept-Encoding: br")).headers["accept-encoding"] == "gzip, br"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Accept-Encoding",
+        "tracestate",
+        "baggage",
+        "Forwarded",
+        "Cache-Control",
+        "X-Forwarded-Proto",
+        "Content-Type",
+        "X-Own",
+    ],
+)
+def test_a_list_that_is_spread_over_several_headers_is_one_list(name: str) -> None:
+    assert parse(head(f"{name}: a=1", f"{name.upper()}:  b=2 ")).headers[name.lower()] == "a=1, b=2"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Content-Length", "Host", "Authorization", "Content-Encoding", "Inference-Header-Content-Length"],
+)
+def test_a_header_of_framing_or_identity_occurs_once_or_the_refusal_names_it(name: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse(head(f"{name}: 1", f"{name.lower()}: 1"))
+    assert refused.value.http == 400
+    if name != "Content-Length":  # the parser refuses two of them itself
+        assert str(refused.value) == f"the header {name.lower()} occurs twice"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"),
+        ("Connection: Upgrade", "Upgrade: websocket"),
+        ("Connection: keep-alive, upgrade", "Upgrade: TLS/1.0, h2c"),
+        ("Upgrade: h2c",),
+    ],
+)
+def test_an_offer_of_another_protocol_is_ignored(lines: tuple[str, ...]) -> None:
+    """RFC 9110 §7.8. The headers behind it count too."""
+    read = parse(head(*lines, "Content-Length: 7", "X-Own: 1"))
+    assert (read.length, read.keeps, read.headers["x-own"]) == (7, True, "1")
+    read = parse(head(*lines, "X-Own: 1", first="GET /v2 HTTP/1.1"))
+    assert (read.method, read.path, read.headers["x-own"]) == ("GET", "/v2", "1")
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("http://x/v2/models/a?b=c", "/v2/models/a"),
+        ("HTTP://[::1]:8000/v2", "/v2"),
+        ("https://gateway.example:8000/", "/"),
+        ("http://x", "/"),
+    ],
+)
+def test_a_target_may_be_a_whole_address(target: str, path: str) -> None:
+    """RFC 9112 §3.2.2: a server accepts it."""
+    assert parse(head(first=f"GET {target} HTTP/1.1")).path == path
 
 
 @pytest.mark.parametrize(
@@ -40,6 +99,8 @@ def test_what_a_head_says() -> None:
         (head("Content-Length: " + "9" * 40), 400),
         (head("Content-Length: 9999999999999999"), 413),
         (head("Transfer-Encoding: chunked"), 411),
+        (head("Connection: Upgrade", "Upgrade: h2c", "Content-Length: 1", "Transfer-Encoding: chunked"), 400),
+        (head("Connection: Upgrade", "Upgrade: h2c", "Content-Length: 1", "Content-Length: 1"), 400),
         (head("Transfer-Encoding: identity"), 400),
         (head("Content-Length: 1", "Transfer-Encoding: chunked"), 400),
         (head("Transfer-Encoding : chunked"), 400),
@@ -55,14 +116,17 @@ def test_what_a_head_says() -> None:
         (head("Authorization: Bearer a", "Authorization: Bearer b"), 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (head("Content-Length: 5", first="GET /v2 HTTP/1.1"), 400),
-        (head(first="GET http://x/v2 HTTP/1.1"), 400),
+        (head(first="GET http://me@x/v2 HTTP/1.1"), 400),
+        (head(first="GET ftp://x/v2 HTTP/1.1"), 400),
+        (head(first="GET http:///v2 HTTP/1.1"), 400),
+        (head(first="GET x:80 HTTP/1.1"), 400),
+        (head(first="OPTIONS * HTTP/1.1"), 405),
         (head(first="GET /v2 HTTP/2.0"), 505),
         (head(first="GET /v2"), 400),
         (head(first="GET  /v2 HTTP/1.1"), 400),
         (head(first="GET /\x80 HTTP/1.1"), 400),
         (head(first="PUT /v2 HTTP/1.1"), 405),
-        (head(first="CONNECT x:1 HTTP/1.1"), 400),
-        (head("Connection: Upgrade", "Upgrade: h2c"), 400),
+        (head(first="CONNECT x:1 HTTP/1.1"), 405),
         (head(*(f"X-{n}: {n}" for n in range(MOST_HEADERS))), 431),
         (b"\r\n\r\n", 400),
         (b"\x16\x03\x01\r\n\r\n", 400),

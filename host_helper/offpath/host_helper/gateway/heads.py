@@ -1,7 +1,7 @@
 """Heads of HTTP/1.1 requests. httptools parses them; what could be read in two ways is refused before.
 
 Only one framing is served: a body has a Content-Length. A head with another one, or with two, is refused, so that no
-proxy in front can see another boundary between requests than the gateway does.
+proxy in front can see another boundary between requests than the gateway does. An offer of another protocol is ignored.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ MOST_HEADERS: Final = 64
 _MOST_LENGTH: Final = 1 << 40
 _LINE: Final = re.compile(rb"[A-Z]{1,16} [!-~\x80-\xff]+ HTTP/([0-9]\.[0-9])\r\n")
 _FOLDED: Final = re.compile(rb"\n[ \t]")
-_PATH: Final = re.compile(r"/[!-~]*")
+_TARGET: Final = re.compile(r"(?:https?://[A-Za-z0-9._~%:\[\]-]+)?(?P<path>/[!-~]*)?", re.IGNORECASE)
+"""A path, or an absolute address (RFC 9112 §3.2.2), whose host is as good as any."""
 _METHODS: Final = frozenset(("GET", "POST"))
+_SINGLE: Final = frozenset((
+    "authorization", "content-encoding", "content-length", "host", "inference-header-content-length",
+    "transfer-encoding",
+))  # fmt: skip
+"""Headers that say where a body ends, what it is or whose: a second one is refused. Others are lists, RFC 9110 §5.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request without its body. ``headers``: by their names in lower case, each once. ``length``: of the body."""
+    """A request without its body. ``headers``: by their names in lower case, several of one joined to a list.
+    ``length``: of the body."""
 
     method: str
     path: str
@@ -78,7 +85,9 @@ def parse(head: bytes) -> Head:
     parser = library.HttpRequestParser(collector)
     try:
         parser.feed_data(head)
-    except (library.HttpParserError, library.HttpParserUpgrade):
+    except library.HttpParserUpgrade:
+        pass  # RFC 9110 §7.8: a server may ignore the offer. Java's HttpClient makes it with each first request.
+    except library.HttpParserError:
         raise invalid("not an HTTP/1.1 request that is served here") from None
     version = line[1].decode()
     headers = _headers(collector.headers)
@@ -87,10 +96,11 @@ def parse(head: bytes) -> Head:
     method = parser.get_method().decode("ascii")
     if method not in _METHODS:
         raise Refused(405, "UNIMPLEMENTED", "Method Not Allowed")
-    url = collector.url.decode("latin-1")
-    if not _PATH.fullmatch(url):
-        raise invalid("the target is a path of printable ASCII characters")
-    return Head(method, url.partition("?")[0], headers, _length(headers, method), _keeps(headers, version))
+    target = _TARGET.fullmatch(collector.url.decode("latin-1"))
+    if target is None:
+        raise invalid("the target is a path of printable ASCII characters, or http:// with a host and such a path")
+    path = (target["path"] or "/").partition("?")[0]
+    return Head(method, path, headers, _length(headers, method), _keeps(headers, version))
 
 
 def _keeps(headers: dict[str, str], version: str) -> bool:
@@ -105,13 +115,13 @@ def _headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
         raise Refused(431, "INVALID_ARGUMENT", f"more than {MOST_HEADERS} headers")
     headers: dict[str, str] = {}
     for name, value in pairs:
-        key = name.decode("latin-1")
-        if key in headers:
-            if key in ("accept", "accept-encoding", "cookie", "via", "x-forwarded-for"):
-                headers[key] += ", " + value.decode("latin-1")
-                continue
-            raise invalid("a header occurs twice")
-        headers[key] = value.decode("latin-1").strip(" \t")
+        key, text = name.decode("latin-1"), value.decode("latin-1").strip(" \t")
+        if key not in headers:
+            headers[key] = text
+        elif key in _SINGLE:
+            raise invalid(f"the header {key} occurs twice")
+        else:
+            headers[key] += ", " + text
     return headers
 
 
