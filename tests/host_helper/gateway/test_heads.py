@@ -65,8 +65,9 @@ def test_a_header_of_framing_or_identity_occurs_once_or_the_refusal_names_it(nam
 )
 def test_an_offer_of_another_protocol_is_ignored(lines: tuple[str, ...]) -> None:
     """RFC 9110 §7.8. The headers behind it count too."""
-    read = parse(head(*lines, "Content-Length: 7", "X-Own: 1"))
-    assert (read.length, read.keeps, read.headers["x-own"]) == (7, True, "1")
+    for more, length, is_chunked in (("Content-Length: 7", 7, False), ("Transfer-Encoding: chunked", 0, True)):
+        read = parse(head(*lines, more, "X-Own: 1"))
+        assert (read.length, read.is_chunked, read.keeps, read.headers["x-own"]) == (length, is_chunked, True, "1")
     read = parse(head(*lines, "X-Own: 1", first="GET /v2 HTTP/1.1"))
     assert (read.method, read.path, read.headers["x-own"]) == ("GET", "/v2", "1")
 
@@ -85,6 +86,29 @@ def test_a_target_may_be_a_whole_address(target: str, path: str) -> None:
     assert parse(head(first=f"GET {target} HTTP/1.1")).path == path
 
 
+def test_a_head_wants_the_answer_to_get_without_its_body() -> None:
+    read = parse(head(first="HEAD /v2 HTTP/1.1"))
+    assert (read.method, read.is_bare) == ("GET", True)
+    assert not parse(head(first="GET /v2 HTTP/1.1")).is_bare
+
+
+def test_a_body_comes_with_its_length_or_in_chunks() -> None:
+    read = parse(head("Transfer-Encoding: Chunked"))
+    assert (read.has_body, read.is_chunked, read.length) == (True, True, 0)
+    assert parse(head("Content-Length: 1")).has_body
+    assert not parse(head("Content-Length: 0")).has_body
+
+
+@pytest.mark.parametrize(
+    ("value", "waits"), [("100-continue", True), ("100-Continue, 100-continue", True), ("", False)]
+)
+def test_a_client_may_wait_for_leave(value: str, waits: bool) -> None:
+    assert parse(head(f"Expect: {value}")).expects is waits
+    with pytest.raises(Refused, match="Expect") as refused:
+        assert parse(head("Expect: 100-continue, 200-ok")).expects
+    assert refused.value.http == 417
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -98,7 +122,11 @@ def test_a_target_may_be_a_whole_address(target: str, path: str) -> None:
         (head("Content-Length:"), 400),
         (head("Content-Length: " + "9" * 40), 400),
         (head("Content-Length: 9999999999999999"), 413),
-        (head("Transfer-Encoding: chunked"), 411),
+        (head("Transfer-Encoding: gzip, chunked"), 501),
+        (head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), 400),
+        (head("Transfer-Encoding: chunked", first="GET /v2 HTTP/1.1"), 400),
+        (head("Transfer-Encoding: chunked", first="HEAD /v2 HTTP/1.1"), 400),
+        (head("Transfer-Encoding: chunked", first="POST /v2 HTTP/1.0"), 400),
         (head("Connection: Upgrade", "Upgrade: h2c", "Content-Length: 1", "Transfer-Encoding: chunked"), 400),
         (head("Connection: Upgrade", "Upgrade: h2c", "Content-Length: 1", "Content-Length: 1"), 400),
         (head("Transfer-Encoding: identity"), 400),
@@ -149,7 +177,7 @@ def test_anything_is_a_head_or_refused(rest: bytes, parts: list[bytes]) -> None:
     except Refused:
         return
     assert data.lower().count(b"content-length") <= 1 or read.length == 0 or b"X" in data
-    assert "transfer-encoding" not in read.headers
+    assert not (read.is_chunked and "content-length" in read.headers)
 
 
 @pytest.mark.parametrize(

@@ -405,7 +405,7 @@ async def test_a_client_that_leaves_cancels_its_request(gateway: Rig) -> None:
 async def test_who_sends_too_slowly_is_cut(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_S", 0.2)
     monkeypatch.setattr(http, "_SWEEP_S", 0.05)
-    gateway = await open_gateway()
+    gateway = await open_gateway(idle_s=1)
     in_head, in_body, silent = [await gateway.connect() for _ in range(3)]
     await in_head.send(b"GET /v2 HTTP/1.1\r\nHo")
     await in_body.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=100) + b"{")

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: bodies are received where they are used, one request at a time.
 
 asyncio's usual way hands a body over in pieces, and joining them costs more than all the rest. A `BufferedProtocol`
-receives a head into a small buffer and the body into one of its length.
+receives a head into a small buffer and the body into one of its length, or one that grows (`incoming`).
 
 What follows a request waits in the head's buffer, and then in the kernel: nothing is read while that buffer is full,
 and nothing is looked at while a request is answered or an answer is not taken. A peer that closes its half has left:
@@ -18,21 +18,20 @@ from typing import Final, Protocol, cast
 from offpath.bindings.certificates import tenant_of
 from offpath.host_helper.gateway import routes
 from offpath.host_helper.gateway.buffers import Buffer, Buffers
-from offpath.host_helper.gateway.errors import Refused, too_large
+from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.heads import MOST_HEAD_BYTES, Head, parse
+from offpath.host_helper.gateway.incoming import SLICE_BYTES, ChunkedBody, too_long
 from offpath.host_helper.gateway.responses import Response, head_of, refusal
 from offpath.host_helper.gateway.tenants import Tenant, Tenants
 
 logger = logging.getLogger(__name__)
 HEAD_S: Final = 10.0
-"""For a head, from its first byte; for a first one, and for a handshake."""
+"""For a head, from its first byte; and for a handshake."""
 LEAST_BYTES_PER_S: Final = 64 * 1024
 """Of a body, and of an answer that is taken."""
 LINGER_S: Final = 2.0
 """How long what a refused peer still sends is thrown away, so that it reads the answer."""
 _UNREAD_BYTES: Final = 64 * 1024
-_SLICE_BYTES: Final = 256 * 1024
-"""Of a body, received at once: 4 MiB would keep the loop for a millisecond."""
 _BUG: Final = Response(500, (b'{"error":"internal error; the gateway\'s log has it"}',))
 
 
@@ -81,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._state = "head"
         self._received = bytearray(MOST_HEAD_BYTES)
-        """A head, and what came behind it."""
+        """A head, and what came behind it; of a body in chunks what is between them."""
         self._filled = 0
         """Bytes in it; in the state ``body`` those of the body."""
         self._behind = 0
@@ -89,6 +88,11 @@ class Connection(asyncio.BufferedProtocol):
         self._body: Buffer = bytearray()
         self._unpacked: list[Buffer] = []
         self._length = 0
+        """Of the body."""
+        self._chunked: ChunkedBody | None = None
+        """The body that comes in chunks."""
+        self._begun_s = 0.0
+        """When its head was there."""
         self._held: list[tuple[Tenant, int]] = []
         self._head: Head | None = None
         self._task: asyncio.Task[None] | None = None
@@ -112,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.set_write_buffer_limits(_UNREAD_BYTES)
         self._certified = tenant_of(transport.get_extra_info("peercert"))
-        self.until_s = self._loop.time() + HEAD_S
+        self.until_s = self._loop.time() + self._owner.idle_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BufferedProtocol`. The request under way is cancelled, at the daemon too."""
@@ -135,7 +139,9 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`. Never empty: reading pauses before."""
         if self._state == "body":
-            return memoryview(self._body)[self._filled : min(self._length, self._filled + _SLICE_BYTES)]
+            if self._chunked is not None:
+                return self._chunked.room(self._received, self._behind)
+            return memoryview(self._body)[self._filled : min(self._length, self._filled + SLICE_BYTES)]
         if self._state == "linger":
             return memoryview(self._received)
         return memoryview(self._received)[self._filled :]
@@ -144,12 +150,15 @@ class Connection(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         if self._state == "linger":
             return
+        if self._chunked is not None:
+            self._chunk(self._chunked, nbytes)
+            return
         is_first = not self._filled
         self._filled += nbytes
         if self._state == "body":
             if self._filled == self._length:
                 self._begin()
-            elif nbytes == _SLICE_BYTES:
+            elif nbytes == SLICE_BYTES:
                 self._read_later()
                 return
         elif self._state == "head" and not self._is_choked:
@@ -175,18 +184,20 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- a request ------------------------------------------------------------------------------------------------
     def _look(self) -> None:
-        """Whether a whole head is there."""
+        """Whether a whole head is there. An empty line before it is skipped (RFC 9112 §2.2)."""
+        if self._filled >= 2 and self._received.startswith(b"\r\n"):
+            self._filled -= 2
+            self._received[: self._filled] = self._received[2 : self._filled + 2]
         end = self._received.find(b"\r\n\r\n", 0, self._filled)
         if end < 0:
             if self._filled == MOST_HEAD_BYTES:
                 self._refuse(Refused(431, "INVALID_ARGUMENT", f"a head has at most {MOST_HEAD_BYTES} bytes"))
             return
+        self._head = None
         try:
-            head = parse(bytes(memoryview(self._received)[: end + 4]))
-            response = None if head.length else routes.open_to_all(head, self._owner.tenants.is_ready)
-            if response is None:
-                self._expect(head)
-            self._head = head
+            self._head = head = parse(bytes(memoryview(self._received)[: end + 4]))
+            response = None if head.has_body else routes.open_to_all(head, self._owner.tenants.is_ready)
+            waits = response is None and self._expect(head)
             self._take_rest(end + 4)
         except Refused as refused:
             self._refuse(refused)
@@ -195,9 +206,11 @@ class Connection(asyncio.BufferedProtocol):
             self._write(response, head.keeps)
             self._next()
             return
-        if head.headers.get("expect", "").lower() == "100-continue" and self._filled < head.length:
+        if waits and self._state == "body" and not (self._behind if self._chunked else self._filled):
             self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not head.length or (self._state == "body" and self._filled == self._length):
+        if self._chunked is not None:
+            self._chunk(self._chunked, 0)
+        elif self._state == "head" or self._filled == self._length:
             self._begin()
 
     def _identify(self, head: Head) -> Tenant:
@@ -207,32 +220,57 @@ class Connection(asyncio.BufferedProtocol):
         self.tenant = tenant
         return tenant
 
-    def _expect(self, head: Head) -> None:
-        """Raises: Refused: no tenant's, or a body that is too long."""
+    def _expect(self, head: Head) -> bool:
+        """Whether the client waits for leave to send the body. Raises: Refused: no tenant's, or a body that is too
+        long."""
         tenant = self._identify(head)
-        if head.headers.get("expect", "").lower() not in ("", "100-continue"):
-            raise Refused(417, "INVALID_ARGUMENT", "Expect: 100-continue is served")
+        waits = head.expects
         most = tenant.table.most_body
         if head.length > most:
-            raise too_large(f"a body has at most {most} bytes here")
-        self._hold(tenant, head.length)
+            raise too_long(most)
+        if head.is_chunked:
+            self._chunked = ChunkedBody(self._owner.buffers, partial(self._hold, tenant), most)
+        else:
+            self._hold(tenant, head.length)
+        return waits
 
     def _take_rest(self, at: int) -> None:
         """What came behind the head is the body's beginning, or the next head's. Raises: Refused: no memory."""
         assert self._head is not None
         rest = bytes(memoryview(self._received)[at : self._filled])
         length = self._head.length
-        if not length:
+        if not self._head.has_body:
             self._received[: len(rest)] = rest
             self._filled = len(rest)
             return
-        self._body = self._owner.buffers.take(length)
         self._state, self._length = "body", length
-        self._filled = min(len(rest), length)
-        self._body[: self._filled] = rest[: self._filled]
-        self._received[: len(rest) - self._filled] = rest[self._filled :]
-        self._behind = len(rest) - self._filled
-        self.until_s = self._loop.time() + HEAD_S + length / LEAST_BYTES_PER_S
+        if self._chunked is None:
+            self._body = self._owner.buffers.take(length)
+            self._filled = min(len(rest), length)
+            self._body[: self._filled] = rest[: self._filled]
+            rest = rest[self._filled :]
+        self._received[: len(rest)] = rest
+        self._behind = len(rest)
+        self._begun_s = self._loop.time()
+        self.until_s = self._begun_s + HEAD_S + length / LEAST_BYTES_PER_S
+
+    def _chunk(self, body: ChunkedBody, nbytes: int) -> None:
+        """So many bytes of a body in chunks have come, where `get_buffer` wanted them."""
+        is_full = nbytes == body.room(self._received, self._behind).nbytes
+        try:
+            self._behind = body.took(self._received, self._behind, nbytes)
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        self.until_s = self._begun_s + HEAD_S + body.filled / LEAST_BYTES_PER_S
+        if body.is_whole:
+            self._chunked = None
+            self._body, self._length = body.buffer, body.filled
+            self._begin()
+        elif is_full:
+            self._read_later()
+            return
+        self._read_on()
 
     def _begin(self) -> None:
         assert self._head is not None
@@ -245,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._state = "work"
         self.until_s = float("inf")
-        body = memoryview(self._body)[: self._head.length]
+        body = memoryview(self._body)[: self._length]
         self._task = self._loop.create_task(self._work(tenant, self._head, body))
 
     async def _work(self, tenant: Tenant, head: Head, body: memoryview) -> None:
@@ -312,8 +350,9 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, response: Response, keeps: bool) -> None:
         if self._transport is None:
             return
+        is_bare, self._head = self._head is not None and self._head.is_bare, None
         self.until_s = self._loop.time() + HEAD_S + response.nbytes / LEAST_BYTES_PER_S
-        self._transport.writelines([head_of(response, keeps), *response.chunks])
+        self._transport.writelines([head_of(response, keeps), *(() if is_bare else response.chunks)])
         if not keeps:
             self._linger(response.nbytes)
 
@@ -326,6 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         might lose the answer."""
         self._state = "linger"
         self._body = bytearray()
+        self._chunked = None
         self._release()
         if self._transport is None:
             return
@@ -338,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def late(self) -> None:
         """Its time has passed."""
-        if self._state in ("head", "body") and self._filled and not self._is_choked:
+        if (self._state == "body" or (self._state == "head" and self._filled)) and not self._is_choked:
             self._refuse(Refused(408, "DEADLINE_EXCEEDED", "the request did not come in time"))
         else:
             self.cut()

@@ -1,7 +1,7 @@
 """Heads of HTTP/1.1 requests. httptools parses them; what could be read in two ways is refused before.
 
-Only one framing is served: a body has a Content-Length. A head with another one, or with two, is refused, so that no
-proxy in front can see another boundary between requests than the gateway does. An offer of another protocol is ignored.
+A body has a Content-Length, or it comes in chunks. A head with both, or with two of one, is refused, so that no proxy
+in front can see another boundary between requests than the gateway does. An offer of another protocol is ignored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offpath.host_helper.gateway.errors import GatewayMissing, Refused, invalid, too_large
+from offpath.host_helper.gateway.errors import GatewayMissing, Refused, invalid, too_large, unsupported
 
 MOST_HEAD_BYTES: Final = 8 * 1024
 MOST_HEADERS: Final = 64
@@ -19,7 +19,7 @@ _LINE: Final = re.compile(rb"[A-Z]{1,16} [!-~\x80-\xff]+ HTTP/([0-9]\.[0-9])\r\n
 _FOLDED: Final = re.compile(rb"\n[ \t]")
 _TARGET: Final = re.compile(r"(?:https?://[A-Za-z0-9._~%:\[\]-]+)?(?P<path>/[!-~]*)?", re.IGNORECASE)
 """A path, or an absolute address (RFC 9112 §3.2.2), whose host is as good as any."""
-_METHODS: Final = frozenset(("GET", "POST"))
+_METHODS: Final = {"GET": "GET", "HEAD": "GET", "POST": "POST"}
 _SINGLE: Final = frozenset((
     "authorization", "content-encoding", "content-length", "host", "inference-header-content-length",
     "transfer-encoding",
@@ -30,14 +30,31 @@ _SINGLE: Final = frozenset((
 @dataclass(frozen=True, slots=True)
 class Head:
     """A request without its body. ``headers``: by their names in lower case, several of one joined to a list.
-    ``length``: of the body."""
+    ``length``: of the body; 0 if it comes in chunks."""
 
     method: str
+    """GET or POST."""
     path: str
     headers: dict[str, str]
     length: int
+    is_chunked: bool
     keeps: bool
     """The connection stays open after the answer."""
+    is_bare: bool
+    """HEAD: the answer is that to GET, without its body."""
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body follows."""
+        return self.is_chunked or self.length > 0
+
+    @property
+    def expects(self) -> bool:
+        """Whether the client waits for leave to send its body. Raises: Refused: it expects something else."""
+        expected = self.headers.get("expect", "")
+        if expected and {each.strip().lower() for each in expected.split(",")} - {"", "100-continue"}:
+            raise Refused(417, "INVALID_ARGUMENT", "Expect: 100-continue is served")
+        return bool(expected)
 
     @property
     def bearer(self) -> str:
@@ -93,14 +110,18 @@ def parse(head: bytes) -> Head:
     headers = _headers(collector.headers)
     if version == "1.1" and "host" not in headers:
         raise invalid("the header Host is missing")
-    method = parser.get_method().decode("ascii")
-    if method not in _METHODS:
+    given = parser.get_method().decode("ascii")
+    method = _METHODS.get(given)
+    if method is None:
         raise Refused(405, "UNIMPLEMENTED", "Method Not Allowed")
     target = _TARGET.fullmatch(collector.url.decode("latin-1"))
     if target is None:
         raise invalid("the target is a path of printable ASCII characters, or http:// with a host and such a path")
     path = (target["path"] or "/").partition("?")[0]
-    return Head(method, path, headers, _length(headers, method), _keeps(headers, version))
+    is_chunked, length = _is_chunked(headers, version), _length(headers)
+    if method == "GET" and (is_chunked or length):
+        raise invalid(f"a {given} request has no body here")
+    return Head(method, path, headers, length, is_chunked, _keeps(headers, version), given == "HEAD")
 
 
 def _keeps(headers: dict[str, str], version: str) -> bool:
@@ -125,9 +146,19 @@ def _headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _length(headers: dict[str, str], method: str) -> int:
-    if "transfer-encoding" in headers:
-        raise Refused(411, "INVALID_ARGUMENT", "a body needs a Content-Length; transfer encodings are not served")
+def _is_chunked(headers: dict[str, str], version: str) -> bool:
+    """Raises: Refused: another transfer encoding, or also a length."""
+    coding = headers.get("transfer-encoding")
+    if coding is None:
+        return False
+    if coding.lower() != "chunked":
+        raise unsupported("Transfer-Encoding: chunked is served, and no other")
+    if version != "1.1" or "content-length" in headers:
+        raise invalid("Transfer-Encoding excludes Content-Length, and HTTP/1.0")
+    return True
+
+
+def _length(headers: dict[str, str]) -> int:
     text = headers.get("content-length")
     if text is None:
         return 0
@@ -136,6 +167,4 @@ def _length(headers: dict[str, str], method: str) -> int:
     length = int(text)
     if length > _MOST_LENGTH:
         raise too_large("the body is too long")
-    if length and method == "GET":
-        raise invalid("a GET request has no body here")
     return length
