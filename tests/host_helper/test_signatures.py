@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, matches
+from offpath.host_helper.gateway.routes import _MODEL
 from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.signatures import check_model_name
 
 IMAGE = {"image": ("fp32", [-1, 3, 224, 224])}
 SCORES = {"scores": ("float32", (-1, 1000))}
@@ -61,6 +64,63 @@ def test_what_is_not_a_signature_is_refused_where_it_is_written(given: dict[str,
     with pytest.raises(ValueError, match=why) as refused:
         declared(**given)
     assert "kernel 'resnet': " in str(refused.value)
+
+
+COLLIDING = {
+    "stats": "statistics of all models",
+    "jobs/stats": "'stats' of model 'jobs'",
+    "jobs/ready": "'ready' of model 'jobs'",
+    "a/b/config": "'config' of model 'a/b'",
+    "a/infer": "'infer' of model 'a'",
+    "x/versions/1": "a version of model 'x'",
+    "x/versions/1/infer": "'infer' of model 'x/versions/1'",
+    "x/versions": "a version of model 'x'",
+    "a/../b": "another path",
+    "a/./b": "another path",
+    "a/..": "another path",
+    "a//b": "another path",
+    "a/": "another path",
+}
+
+
+@pytest.mark.parametrize(("name", "what"), COLLIDING.items())
+def test_a_model_s_name_is_no_other_address_of_the_protocol(name: str, what: str) -> None:
+    text = f"model '{name}': its address /v2/models/{name} means {what}"
+    for given_ in ({"name": name}, {"name": "other", "model": name}):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            declared(**given_)
+    assert declared(name, model="other") is not None, "a kernel's name is no address"
+    assert declared(name, inputs=None, outputs=None) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["jobs", "infer", "ready", "config", "versions", "versions/1", "stats/a", "a/stats.x", "x/versions/1/y", "a/b",
+     "v1.0+cu12:latest", "a..b"],
+)  # fmt: skip
+def test_other_names_are_those_of_models(name: str) -> None:
+    signature = declared(name)
+    assert signature is not None
+    assert signature.model == name
+
+
+PARTS = st.sampled_from(["a", "b.c", "stats", "infer", "ready", "config", "versions", "1", "..", ".", ""])
+
+
+@given(st.lists(PARTS, min_size=1, max_size=5))
+def test_the_gateway_reads_each_name_that_is_accepted_from_each_of_its_addresses(parts: list[str]) -> None:
+    name = "/".join(parts)
+    try:
+        check_model_name(name)
+    except ValueError:
+        return
+    for version in ("", "/versions/1", "/versions/stats"):
+        for what in ("", "/ready", "/config", "/stats", "/infer"):
+            path = f"/v2/models/{name}{version}{what}"
+            found = _MODEL.fullmatch(path)
+            assert found is not None
+            assert (found["name"], found["version"], found["what"]) == (name, version[10:] or None, what or None)
+            assert path != "/v2/models/stats"
 
 
 def test_two_kernels_are_not_one_version_of_a_model() -> None:

@@ -20,6 +20,8 @@ SHORT: Final = {
     "fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16",
 }  # fmt: skip
 """Names of the Open Inference Protocol, in lower case, that differ from the wire's."""
+_ENDS: Final = frozenset(("config", "infer", "ready", "stats"))
+"""What may follow a model's name in an address of the protocol."""
 
 
 def signature(
@@ -36,7 +38,7 @@ def signature(
     """The signature of kernel ``name``; None: nothing is declared. ``model`` None: the kernel's name.
 
     Raises: ValueError: only one side is declared, a model without tensors, an unknown dtype, dims or names out of
-    range, or more text than one message holds.
+    range, a model whose address would be another's, or more text than one message holds.
     """
     if inputs is None and outputs is None:
         if model is not None or version != 1 or labels:
@@ -53,11 +55,29 @@ def signature(
     except ValidationError as fault:
         one = fault.errors()[0]
         raise ValueError(f"{'.'.join(str(part) for part in one['loc']) or 'signature'}: {one['msg']}") from None
+    check_model_name(declared.model)
     if has_a_name_twice(declared):
         raise ValueError("a name occurs twice")
     if len(control.encode(declared)) > host.MAX_MESSAGE_BYTES:
         raise ValueError("its tensors' names are too long for one message")
     return declared
+
+
+def check_model_name(model: str) -> None:
+    """Whether the addresses of the model, ``/v2/models/NAME`` and what follows, are its own in the Open Inference
+    Protocol. Raises: ValueError: clients, proxies or the gateway would take one for another address."""
+    parts = model.split("/")
+    if model == "stats":
+        what = "statistics of all models"
+    elif parts[-1] in _ENDS and len(parts) > 1:
+        what = f"'{parts[-1]}' of model '{'/'.join(parts[:-1])}'"
+    elif "versions" in parts[1:][-2:]:
+        what = f"a version of model '{model.rpartition('/versions')[0]}'"
+    elif {".", "..", ""} & set(parts):
+        what = "another path: clients and proxies resolve '.', '..' and '//'"
+    else:
+        return
+    raise ValueError(f"model {model!r}: its address /v2/models/{model} means {what}: give another name with model=")
 
 
 def _tensors(side: str, declared: Declared) -> list[TensorSpec]:
