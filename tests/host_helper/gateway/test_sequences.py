@@ -33,6 +33,20 @@ def test_the_three_parameters_name_the_sequence(given: dict[str, Any], wanted: t
     assert sequence_of(model(sequences=True), given) == wanted
 
 
+def test_an_id_may_be_a_text_which_is_a_number_to_the_daemon() -> None:
+    texts = ["speech-7", "speech-8", "7", "é☃", "s" * 128, " "]
+    found = [sequence_of(model(sequences=True), {"sequence_id": text, "sequence_start": True}) for text in texts]
+    numbers = [number for number, is_start, is_end in found if is_start and not is_end]
+    assert [str(number) for number in numbers] == texts
+    assert len({*map(int, numbers)}) == len(texts)
+    assert all(0 < number < 1 << 64 and number != 7 for number in numbers)
+    again, _, _ = sequence_of(model(sequences=True), {"sequence_id": "speech-7"})
+    assert again == numbers[0] == 9_889_240_949_742_088_951, (
+        "the same in each process, so that a restart changes nothing"
+    )
+    assert "for sequence speech-7 to model" in not_started(model(sequences=True), again).text
+
+
 @pytest.mark.parametrize("given", [{}, {"sequence_id": 0, "sequence_start": True}, {"sequence_id": ""}])
 def test_a_model_without_sequences_takes_requests_of_none(given: dict[str, Any]) -> None:
     assert sequence_of(model(sequences=False), given) == (0, False, False)
@@ -43,7 +57,9 @@ def test_a_model_without_sequences_takes_requests_of_none(given: dict[str, Any])
 @pytest.mark.parametrize(
     ("given", "status", "why"),
     [
-        ({"sequence_id": "seven"}, 501, "not a string"),
+        ({"sequence_id": "s" * 129}, 501, "string correlation ID cannot be longer than 128 characters"),
+        ({"sequence_id": None}, 400, "whole number"),
+        ({"sequence_id": ["a"]}, 400, "whole number"),
         ({"sequence_id": -1}, 400, "whole number"),
         ({"sequence_id": 1 << 64}, 400, "whole number"),
         ({"sequence_id": True}, 400, "whole number"),

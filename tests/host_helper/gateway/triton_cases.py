@@ -152,6 +152,7 @@ SEQUENCES = {
     "a start without an id": [first(1, None)],
     "id 0": [first(1, 0)],
     "two at once": [first(1, 1), first(10, 2), adding(1, 1), adding(10, 2), last(1, 1), last(10, 2)],
+    "no text": [first(1, "")],
     "the largest id": [first(1, (1 << 63) - 1), last(2, (1 << 63) - 1)],
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -13,6 +14,25 @@ from offpath.host_helper.gateway.models import Model
 
 _MOST_ID: Final = (1 << 64) - 1
 _MOST_BEGUN: Final = 4096
+_MOST_TEXT: Final = 128
+"""Characters of an id that is a text, as Triton has it."""
+
+
+class TextId(int):
+    """An id that is a text, as the number that the daemon knows it by: 64 bits of its digest. Ids belong to a tenant:
+    a text that is made to have the number of another can be its own only. It shows itself as the text."""
+
+    text: str
+
+    def __new__(cls, text: str) -> TextId:
+        """Never 0, which is the id of none."""
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        made = super().__new__(cls, int.from_bytes(digest) or 1)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def sequence_of(model: Model, parameters: Mapping[str, Any]) -> tuple[int, bool, bool]:
@@ -22,12 +42,12 @@ def sequence_of(model: Model, parameters: Mapping[str, Any]) -> tuple[int, bool,
     no sequence has.
     """
     number = parameters.get("sequence_id", 0)
-    if number == "":
-        number = 0
     if isinstance(number, str):
-        raise unsupported("a sequence_id is a whole number here, not a string")
+        if len(number) > _MOST_TEXT:
+            raise unsupported(f"string correlation ID cannot be longer than {_MOST_TEXT} characters")
+        number = TextId(number) if number else 0
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST_ID:
-        raise invalid("parameter 'sequence_id' is a whole number from 0")
+        raise invalid("parameter 'sequence_id' is a text or a whole number from 0")
     is_start, is_end = (_flag(parameters, key) for key in ("sequence_start", "sequence_end"))
     if model.sequences and not number:
         raise invalid(f"inference request to model '{model.name}' must specify a non-zero or non-empty correlation ID")
