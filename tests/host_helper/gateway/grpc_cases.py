@@ -13,6 +13,7 @@ import pytest
 
 from offpath.bindings.wire import admin
 from offpath.cli.admin_client import AdminClient
+from offpath.host_helper.gateway import grpc_health
 from offpath.host_helper.gateway.grpc_server import METHODS, STREAM
 from offpath.host_helper.gateway.messages import SERVICE, classes
 
@@ -404,3 +405,70 @@ async def test_a_stateful_model_that_streams_gives_all_answers_of_a_request_befo
         answers = [one for one in found[number] if one[1]]
         assert answers == wanted
         assert [n for n, values in found[number] if not values] == ["0", "1", "2"]
+
+
+# -- health and keep-alive ----------------------------------------------------------------------------------------
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+"""Answers of grpc.health.v1, byte by byte."""
+
+
+def of_service(name: str = "") -> bytes:
+    """A request of grpc.health.v1."""
+    return b"\x0a" + bytes([len(name)]) + name.encode() if name else b""
+
+
+def check(channel: grpc.aio.Channel, name: str = "") -> Any:
+    return channel.unary_unary("/grpc.health.v1.Health/Check")(of_service(name), timeout=20.0)
+
+
+def watch(channel: grpc.aio.Channel, name: str = "") -> Any:
+    return channel.unary_stream("/grpc.health.v1.Health/Watch")(of_service(name))
+
+
+@pytest.fixture
+def ready(gateway: Rig, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """What the gateway takes for its readiness from here on."""
+    said = {"is": True}
+    monkeypatch.setattr(type(gateway.gateway.tenants), "is_ready", property(lambda _: said["is"]))
+    return said
+
+
+async def test_the_standard_health_service_needs_no_token(channel: grpc.aio.Channel, ready: dict[str, bool]) -> None:
+    for name in ("", SERVICE, "grpc.health.v1.Health"):
+        assert await check(channel, name) == SERVING
+    assert await refused(check(channel, "nope")) == ("NOT_FOUND", "there is no such service")
+    ready["is"] = False
+    assert await check(channel) == NOT_SERVING
+
+
+async def test_a_watch_learns_each_change_and_the_end(
+    channel: grpc.aio.Channel, gateway: Rig, ready: dict[str, bool]
+) -> None:
+    call, other = watch(channel), watch(channel, "nope")
+    assert await call.read() == SERVING
+    for is_ready, status in ((False, NOT_SERVING), (True, SERVING)):
+        ready["is"] = is_ready
+        assert await call.read() == status
+    assert await other.read() == SERVICE_UNKNOWN
+    assert gateway.gateway.grpc is not None
+    await gateway.gateway.grpc.close(20.0)
+    assert await call.read() == NOT_SERVING
+    assert await call.read() is grpc.aio.EOF
+    assert await other.read() is grpc.aio.EOF
+
+
+async def test_watches_have_a_bound_and_give_their_place_back(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_health, "MOST_WATCHES", 2)
+    served = (await open_gateway(grpc="127.0.0.1:0", http="")).gateway.grpc
+    assert served is not None
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        calls = [watch(channel) for _ in range(2)]
+        assert [await call.read() for call in calls] == [SERVING, SERVING]
+        assert await refused(watch(channel).read()) == ("RESOURCE_EXHAUSTED", "2 watches are open")
+        assert await check(channel) == SERVING
+        calls[0].cancel()
+        assert served._health is not None
+        await until(lambda: served._health._watches == 1)  # type: ignore[union-attr]
+        assert await watch(channel).read() == SERVING

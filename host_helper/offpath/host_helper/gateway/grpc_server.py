@@ -22,6 +22,7 @@ from offpath.host_helper.gateway.errors import (
     unavailable,
     unsupported,
 )
+from offpath.host_helper.gateway.grpc_health import Health
 from offpath.host_helper.gateway.messages import DATA_TYPES, FIELDS, SERVICE, classes
 from offpath.host_helper.gateway.models import config as model_config
 from offpath.host_helper.gateway.sequences import sequence_of
@@ -56,6 +57,7 @@ class GrpcServer:
         self.address = ""
         self._grpc = grpc_module()
         self._server: Any = None
+        self._health: Health | None = None
 
     async def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken. GatewayConfigInvalid: a file of TLS cannot be used."""
@@ -69,7 +71,10 @@ class GrpcServer:
             ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 128),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ))  # fmt: skip
-        server.add_generic_rpc_handlers((_Handler(self._grpc, self.tenants, has_certificates=has_certificates),))
+        self._health = Health(grpc, self.tenants, calls)
+        server.add_generic_rpc_handlers(
+            (_Handler(self._grpc, self.tenants, self._health, has_certificates=has_certificates),)
+        )
         try:
             credentials = self._credentials()
             add = server.add_insecure_port if credentials is None else server.add_secure_port
@@ -81,6 +86,8 @@ class GrpcServer:
 
     async def close(self, grace_s: float = 0.5) -> None:
         """Idempotent."""
+        if self._health is not None:
+            self._health.close()
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(grace_s)
@@ -103,12 +110,13 @@ class GrpcServer:
 class _Handler:
     """Finds the method of a call (a `grpc.GenericRpcHandler`)."""
 
-    def __init__(self, grpc: Any, tenants: Tenants, *, has_certificates: bool) -> None:
+    def __init__(self, grpc: Any, tenants: Tenants, health: Health, *, has_certificates: bool) -> None:
         self._grpc, self._tenants, self._service = grpc, tenants, _Service(grpc, tenants)
         self._has_certificates = has_certificates
-        self._open = {f"/{SERVICE}/{name}" for name in OPEN}
+        checks = health.methods()
+        self._open = {f"/{SERVICE}/{name}" for name in OPEN} | checks.keys()
         self._refusing = grpc.stream_stream_rpc_method_handler(self._refuse)
-        self._methods = {f"/{SERVICE}/{name}": self._method(name) for name in METHODS}
+        self._methods = {f"/{SERVICE}/{name}": self._method(name) for name in METHODS} | checks
 
     def service(self, details: Any) -> Any:
         """grpc's hook, called with a call's metadata before its first message is read. A call without a valid token

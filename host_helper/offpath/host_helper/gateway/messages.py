@@ -6,6 +6,7 @@ changes nothing on the wire. tests/host_helper/gateway/test_messages.py compares
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
@@ -88,6 +89,8 @@ FIELDS: Final[dict[str, str]] = {
     "CudaSharedMemoryUnregisterResponse": "",
 }  # fmt: skip
 """Number, name and type of each field. ``*``: repeated. ``|``: of the one choice. ``{T}``: a map from strings to T."""
+_HEALTH_FIELDS: Final = {"HealthCheckRequest": "1 service string", "HealthCheckResponse": "1 status int32"}
+"""Of grpc.health.v1, in the same form. An enumeration travels as an int32."""
 DATA_TYPES: Final = {
     name: number
     for number, name in enumerate(
@@ -101,22 +104,33 @@ DATA_TYPES: Final = {
 @cache
 def classes() -> SimpleNamespace:
     """The class of each message, by its name. Raises: GatewayMissing: protobuf is not installed."""
+    return _made(PACKAGE, FIELDS)
+
+
+@cache
+def health_classes() -> tuple[Any, Any]:
+    """Those of a request and of an answer of grpc.health.v1. Raises: GatewayMissing: protobuf is not installed."""
+    made = _made("grpc.health.v1", _HEALTH_FIELDS)
+    return made.HealthCheckRequest, made.HealthCheckResponse
+
+
+def _made(package: str, messages: Mapping[str, str]) -> SimpleNamespace:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
         raise GatewayMissing('the gateway\'s gRPC needs protobuf: pip install "offpath[gateway]"') from None
-    file = descriptor_pb2.FileDescriptorProto(name="offpath_oip.proto", package=PACKAGE, syntax="proto3")
-    for name, fields in FIELDS.items():
+    file = descriptor_pb2.FileDescriptorProto(name=f"offpath/{package}.proto", package=package, syntax="proto3")
+    for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for text in filter(None, fields.split(", ")):
-            _add(message, name, text)
+            _add(package, message, name, text)
     pool = descriptor_pool.DescriptorPool()  # its own: a process may import the client too
     pool.Add(file)
-    made = {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in FIELDS}
+    made = {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
     return SimpleNamespace(**made)
 
 
-def _add(message: Any, owner: str, text: str) -> None:
+def _add(package: str, message: Any, owner: str, text: str) -> None:
     number, name, kind = text.split(" ")
     field = message.field.add(name=name, number=int(number), label=1)
     if kind.endswith("|"):
@@ -127,16 +141,16 @@ def _add(message: Any, owner: str, text: str) -> None:
     elif kind.startswith("{"):
         entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
         entry.options.map_entry = True
-        _add(entry, owner, "1 key string")
-        _add(entry, owner, f"2 value {kind[1:-1]}")
+        _add(package, entry, owner, "1 key string")
+        _add(package, entry, owner, f"2 value {kind[1:-1]}")
         field.label, field.type = 3, 11
-        field.type_name = f".{PACKAGE}.{owner}.{entry.name}"
+        field.type_name = f".{package}.{owner}.{entry.name}"
         return
     elif kind.endswith("*"):
         kind, field.label = kind[:-1], 3
     field.type = _TYPES.get(kind, 11)
     if field.type == 11:
-        field.type_name = f".{PACKAGE}.{kind}"
+        field.type_name = f".{package}.{kind}"
 
 
 _TYPES: Final = {

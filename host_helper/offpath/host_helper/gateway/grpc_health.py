@@ -1,0 +1,75 @@
+"""The standard health service of gRPC, grpc.health.v1: Kubernetes' and Envoy's probes and load balancers call it.
+
+Its two messages have one field each, so they are made like the protocol's own (`messages`), and no package is needed.
+As `ServerReady` it needs no token, and says only whether the gateway serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from offpath.host_helper.gateway.messages import SERVICE, health_classes
+from offpath.host_helper.gateway.tenants import Tenants
+
+HEALTH: Final = "grpc.health.v1.Health"
+MOST_WATCHES: Final = 64
+"""At once, and never more than a quarter of all calls: a watch holds a call for as long as its client likes."""
+_LOOK_S: Final = 0.25
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+
+
+class Health:
+    """Answers `Check` and `Watch`. ``calls``: the most calls of the server at once."""
+
+    def __init__(self, grpc: Any, tenants: Tenants, calls: int) -> None:
+        self._grpc, self._tenants = grpc, tenants
+        self._most = min(MOST_WATCHES, calls // 4)
+        self._watches = 0
+        self._ended = asyncio.Event()
+
+    def methods(self) -> dict[str, Any]:
+        """The handler of each method, by its path."""
+        request, response = health_classes()
+        given = {"request_deserializer": request.FromString, "response_serializer": response.SerializeToString}
+        return {
+            f"/{HEALTH}/Check": self._grpc.unary_unary_rpc_method_handler(self._check, **given),
+            f"/{HEALTH}/Watch": self._grpc.unary_stream_rpc_method_handler(self._watch, **given),
+        }
+
+    def close(self) -> None:
+        """What is watched is served no more; the watches end with that. Idempotent."""
+        self._ended.set()
+
+    def _status(self, service: str) -> int:
+        if service not in ("", SERVICE, HEALTH):
+            return _SERVICE_UNKNOWN
+        return _SERVING if self._tenants.is_ready and not self._ended.is_set() else _NOT_SERVING
+
+    async def _check(self, request: Any, context: Any) -> Any:
+        status = self._status(request.service)
+        if status == _SERVICE_UNKNOWN:
+            await context.abort(self._grpc.StatusCode.NOT_FOUND, "there is no such service")
+        return health_classes()[1](status=status)
+
+    async def _watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """The status now, and each other one from then on."""
+        if self._watches >= self._most:
+            await context.abort(self._grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._most} watches are open")
+        self._watches += 1
+        told: int | None = None
+        try:
+            while True:
+                is_last, status = self._ended.is_set(), self._status(request.service)
+                if status != told:
+                    told = status
+                    yield health_classes()[1](status=status)
+                if is_last:
+                    return
+                try:
+                    await asyncio.wait_for(self._ended.wait(), _LOOK_S)
+                except TimeoutError:
+                    continue
+        finally:
+            self._watches -= 1
