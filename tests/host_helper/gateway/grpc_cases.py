@@ -472,3 +472,42 @@ async def test_watches_have_a_bound_and_give_their_place_back(
         assert served._health is not None
         await until(lambda: served._health._watches == 1)  # type: ignore[union-attr]
         assert await watch(channel).read() == SERVING
+
+
+@pytest.mark.parametrize(("ping_ms", "survives"), [(100, True), (7_200_000, False)])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_client_pings_as_often_as_the_file_says(
+    open_gateway: Open, ping_ms: int, survives: bool, is_late: bool
+) -> None:
+    """It sends a ping 200 ms after the answer to the one before. ``is_late``: it had no call for some pings."""
+    served = (await open_gateway(grpc="127.0.0.1:0", http="", grpc_ping_ms=ping_ms)).gateway.grpc
+    assert served is not None
+    options = (
+        ("grpc.keepalive_time_ms", 200), ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", int(is_late)), ("grpc.http2.max_pings_without_data", 0),
+    )  # fmt: skip
+    async with grpc.aio.insecure_channel(served.address, options) as channel:
+        ada = Stub(channel, Rig.token("ada"))
+        assert (await ada.call("ServerLive")).live
+        if is_late and survives:
+            await asyncio.sleep(2)
+        nap = request(np.array([2.0 if survives else 60.0]), "seconds", "FP64", "napping")
+        if survives:
+            assert (await ada.call("ModelInfer", request=nap)).model_name == "napping"
+        else:
+            assert (await refused(ada.call("ModelInfer", request=nap, timeout=None)))[0] == "UNAVAILABLE"
+
+
+async def test_a_silent_client_is_pinged_after_the_time_of_the_file(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    real = grpc.aio.server
+
+    def server(*, options: Any, **more: Any) -> Any:
+        given.update(options)
+        return real(options=options, **more)
+
+    monkeypatch.setattr(grpc.aio, "server", server)
+    await open_gateway(grpc="127.0.0.1:0", http="", grpc_keepalive_s=30)
+    assert given["grpc.keepalive_time_ms"] == 30_000

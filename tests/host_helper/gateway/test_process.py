@@ -79,6 +79,7 @@ def test_a_reload_changes_tenants_and_tokens_and_keeps_sessions(make: Make, clus
     ("change", "why"),
     [
         ({"http": "127.0.0.1:1"}, "http changes with a restart only"),
+        ({"grpc_ping_ms": 700}, "grpc_ping_ms changes with a restart only"),
         ({"tenant": []}, "tenant: List should have at least 1 item"),
         ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
     ],
@@ -183,6 +184,8 @@ def test_the_least_file_listens_on_loopback_only(tmp_path: Path) -> None:
         ({"http": "8000"}, "match pattern"),
         ({"connections": 0}, "greater than or equal to 1"),
         ({"memory_bytes": 1}, "greater than or equal to"),
+        ({"grpc_ping_ms": 0}, "greater than or equal to 100"),
+        ({"grpc_keepalive_s": 9}, "greater than or equal to 10"),
         ({"tls": {"cert_file": "x"}}, "key_file: Field required"),
     ],
 )

@@ -98,6 +98,10 @@ class GatewayFile(BaseModel):
     """Bodies of HTTP requests held at once. Of several tenants, each has at most half of it. gRPC has as much."""
     idle_s: Annotated[int, Field(ge=1, le=86_400)] = 75
     """After which a connection without a request is closed."""
+    grpc_ping_ms: Annotated[int, Field(ge=100, le=7_200_000)] = 500
+    """Least time between two pings of a gRPC client, its keep-alive time. One that pings more often loses its calls."""
+    grpc_keepalive_s: Annotated[int, Field(ge=10, le=86_400)] = 7200
+    """After which a silent gRPC client is pinged; without an answer within 20 s its calls end."""
     tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=64)]
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _FILES_OF_ONE = 5
 """Descriptors of an HTTP connection: its socket, and two for each buffer of a long body, packed and unpacked."""
 _OTHER_FILES = 512
-_RESTART = ("daemon", "http", "grpc", "tls")
+_RESTART = ("daemon", "http", "grpc", "tls", "grpc_ping_ms", "grpc_keepalive_s")
 """Keys that a reload does not change."""
 
 
