@@ -116,6 +116,66 @@ async def test_health_is_answered(server: Server) -> None:
     assert await answer(reader) == (200, {"status": "ok"})
 
 
+OFFERS = [
+    ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAARAAAAAAAIAAAAA"),
+    ("connection: upgrade", "upgrade: websocket", "expect: 100-continue"),
+]
+
+
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("pieces", [1, 50, 1 << 16])
+async def test_an_offer_of_another_protocol_is_ignored(server: Server, offer: tuple[str, ...], pieces: int) -> None:
+    """RFC 9110 §7.8. Java's HttpClient offers HTTP/2 with its first request."""
+    reader, writer = await server.connect()
+    health = "\r\n".join(("GET /healthz HTTP/1.1", "host: x", *offer, "", "")).encode()
+    data = health + post("/v1/checkin", server.body("d1"), *offer) + health
+    for at in range(0, len(data), pieces):
+        writer.write(data[at : at + pieces])
+        await asyncio.sleep(0)
+    found = []
+    while len(found) < 3:
+        async with asyncio.timeout(30):
+            head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 100 "):
+            assert head.startswith(b"HTTP/1.1 200 ")
+            found.append(json.loads(await reader.readexactly(int(head.split(b"length: ")[1].split(b"\r\n")[0]))))
+    assert (found[0], found[1]["kind"], found[2]) == ({"status": "ok"}, "no_job", {"status": "ok"})
+
+
+async def test_offers_do_not_pass_the_bounds_of_messages(server: Server) -> None:
+    offer = OFFERS[0]
+    for data in (
+        post("/v1/checkin", b"{}", *offer) * (2 * http.MOST_PIPELINED),
+        post("/v1/checkin", b"x" * (http.MOST_HEAD_BYTES + http.MOST_MESSAGE_BYTES), *offer),
+        post("/v1/checkin", b"{}", "content-length: 3", *offer),
+        post("/v1/checkin", b"{}", "transfer-encoding: chunked", *offer),
+        b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+    ):
+        reader, writer = await server.connect()
+        writer.write(data)
+        assert await ended(reader)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes the connection, and gives no good answer before."""
+    async with asyncio.timeout(30):
+        try:
+            return b"HTTP/1.1 200" not in await reader.read()
+        except ConnectionResetError:
+            return True
+
+
+async def test_head_of_health_has_no_body(server: Server) -> None:
+    reader, writer = await server.connect()
+    writer.write(
+        b"HEAD /healthz HTTP/1.1\r\n\r\n" + b"HEAD /v1/checkin HTTP/1.1\r\n\r\n" + b"GET /healthz HTTP/1.1\r\n\r\n"
+    )
+    async with asyncio.timeout(30):
+        for status in (b"200", b"405"):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 " + status)
+    assert await answer(reader) == (200, {"status": "ok"})
+
+
 async def test_a_client_that_waits_for_leave_to_send_the_body_gets_it(server: Server) -> None:
     reader, writer = await server.connect()
     body = server.body("d1")
@@ -246,8 +306,8 @@ async def test_a_limit_of_descriptors_that_cannot_be_raised_is_one_warning(
 
 async def test_another_protocol_on_the_connection_is_not_spoken(server: Server) -> None:
     reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
-    assert await closed(reader)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert await ended(reader)
 
 
 async def test_a_peer_that_takes_no_answers_is_not_answered_further(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Devices by HTTP/1.1: ``POST /v1/checkin`` and ``POST /v1/result``, JSON both ways; ``GET /healthz``.
+"""Devices by HTTP/1.1: ``POST /v1/checkin`` and ``POST /v1/result``, JSON both ways; ``GET`` or ``HEAD /healthz``.
 
 httptools parses; everything that a peer can make large is bounded here: the bytes of a message, pipelined messages, the
 time for a message, idle connections, and their number. A connection counts as unidentified until a valid token came on
@@ -25,6 +25,7 @@ from offpath.bindings.wire import control
 from offpath.bindings.wire.collab import CHECK_IN, MOST_MESSAGE_BYTES, RESULT, Answer, CheckIn, Refusal, Result, body_of
 from offpath.dpu_daemon.collab.config import HttpTable
 from offpath.dpu_daemon.collab.devices import Devices, code_of
+from offpath.dpu_daemon.collab.offers import Parser
 from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified, address_of
 
 logger = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ class HttpServer:
 
 
 class Connection(asyncio.Protocol):
-    """One peer. Its methods named on_… are called by httptools."""
+    """One peer. Its methods named on_… are called by its parser (implements `offers.Calls`)."""
 
     def __init__(self, server: HttpServer, key: Hashable) -> None:
         self.key = key
@@ -206,13 +207,14 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = Parser(self)
         self._nbytes = 0
-        self._url = b""
         self._body = b""
         self._expects = False
         self._waiting: deque[tuple[bytes, bytes, bytes, bool]] = deque()
         self._is_busy = False
+        self._is_bare = False
+        """The answer in work has no body: its message is HEAD."""
         self._is_paused = False
         self._is_choked = False
         """The peer does not take its answers: no message is read or worked on until it does."""
@@ -250,7 +252,7 @@ class Connection(asyncio.Protocol):
             self.until_s = self._loop.time() + MESSAGE_S
         self._nbytes += len(data)
         try:
-            self._parser.feed_data(data)
+            self._parser.feed(data, lambda: len(self._waiting) > MOST_PIPELINED)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._end("http", "not an HTTP/1.1 request that is served here")
             return
@@ -265,11 +267,7 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`. False: the connection is closed; an answer to a half-closed one would be lost."""
         return False
 
-    # -- httptools ------------------------------------------------------------------------------------------------
-    def on_url(self, url: bytes) -> None:
-        """A part of the target."""
-        self._url += url
-
+    # -- the parser -----------------------------------------------------------------------------------------------
     def on_header(self, name: bytes, value: bytes) -> None:
         """Only one header is looked at."""
         self._expects |= name.lower() == b"expect" and value.lower() == b"100-continue"
@@ -286,8 +284,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """A request is whole."""
-        self._waiting.append((self._parser.get_method(), self._url, self._body, self._parser.should_keep_alive()))
-        self._nbytes, self._url, self._body = 0, b"", b""
+        self._waiting.append((self._parser.method, self._parser.url, self._body, self._parser.keeps))
+        self._nbytes, self._body = 0, b""
 
     # -- requests -------------------------------------------------------------------------------------------------
     def _next(self) -> None:
@@ -303,8 +301,9 @@ class Connection(asyncio.Protocol):
     def _request(self, method: bytes, path: bytes, body: bytes, stays: bool) -> None:
         devices = self._server.devices
         read = _PATHS.get(path)
+        self._is_bare = method == b"HEAD"
         if read is None:
-            if path == b"/healthz" and method == b"GET":
+            if path == b"/healthz" and method in (b"GET", b"HEAD"):
                 self._respond(b"200 OK", b'{"status":"ok"}', stays)
             else:
                 self._answered(devices.refusal("path", "POST /v1/checkin or /v1/result"), stays)
@@ -340,7 +339,7 @@ class Connection(asyncio.Protocol):
         end = b"" if stays else b"connection: close\r\n"
         self._transport.write(
             b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
-            % (status, end, len(body), body)
+            % (status, end, len(body), b"" if self._is_bare else body)
         )
         self.until_s = self._loop.time() + self._server.table.idle_s
         if not stays:
