@@ -129,7 +129,8 @@ def sequences(module: Any, client: Any, headers: Any) -> dict[str, Any]:
     got["sums"] = [[ask(value + number % 7, number, **how) for number in (1001, 2**63 - 2)] for value, how in steps]
     got["ended"] = failure(lambda: ask(1, 1001))
     got["none"] = failure(lambda: ask(1, 0))
-    got["text"] = failure(lambda: ask(1, "speech-7", sequence_start=True))
+    got["texts"] = [ask(value, "speech-7", **how) for value, how in steps]
+    got["text ended"] = failure(lambda: ask(1, "speech-7"))
     got["stateless"] = failure(lambda: client.infer(
         "scaling", inputs(module, ROWS), sequence_id=5, sequence_start=True, headers=dict(headers)))  # fmt: skip
     return got
@@ -151,6 +152,10 @@ def over_http(address: str, token: str) -> dict[str, Any]:
     as_json = client.infer("scaling", inputs(oip_http, ROWS, binary_data=False), headers=dict(headers),
                            outputs=[oip_http.InferRequestedOutput("y", binary_data=False)])  # fmt: skip
     got["json"] = as_json.as_numpy("y").tolist()
+    special = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    as_json = client.infer("scaling", inputs(oip_http, special, binary_data=False), headers=dict(headers),
+                           outputs=[oip_http.InferRequestedOutput("y", binary_data=False)])  # fmt: skip
+    got["not finite"] = list(map(str, as_json.as_numpy("y")[0]))
     several = oip_http.InferenceServerClient(address, concurrency=4)
     waiting = [several.async_infer("scaling", inputs(oip_http, ROWS + n), headers=dict(headers)) for n in range(8)]
     got["async"] = [each.get_result().as_numpy("y")[0, 0].item() for each in waiting]
@@ -167,7 +172,20 @@ def over_http(address: str, token: str) -> dict[str, Any]:
 
 
 async def over_http_aio(address: str, headers: dict[str, str]) -> list[Any]:
+    """aiohttp accepts gzip in the client's name: what is not unpacked by the client may not be packed."""
     async with oip_http_aio.InferenceServerClient(address) as client:
+        for known in (
+            (await client.get_server_metadata(headers=headers))["name"] == "offpath",
+            (await client.get_model_metadata("scaling", headers=headers))["versions"] == ["2"],
+            (await client.get_model_config("scaling", headers=headers))["name"] == "scaling",
+            len((await client.get_inference_statistics("scaling", headers=headers))["model_stats"]) == 1,
+            len(await client.get_model_repository_index(headers=headers)) == 7,
+            isinstance(await client.get_system_shared_memory_status(headers=headers), list),
+            await client.is_server_live(headers=headers),
+            await client.is_server_ready(headers=headers),
+            await client.is_model_ready("scaling", headers=headers),
+        ):
+            assert known
         answers = await asyncio.gather(
             *(client.infer("scaling", inputs(oip_http, ROWS + n), headers=dict(headers)) for n in range(4))
         )

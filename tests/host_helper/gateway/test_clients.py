@@ -121,20 +121,23 @@ def test_the_client_s_sequences_keep_their_states(got: Any, protocol: str) -> No
     found = got[protocol]["sequences"]
     assert found["config"]
     assert found["sums"] == [[[1, 1], [7, 1]], [[3, 2], [15, 2]], [[6, 3], [24, 3]]]
-    codes = ("400", "501") if protocol == "http" else ("StatusCode.INVALID_ARGUMENT", "StatusCode.UNIMPLEMENTED")
+    assert found["texts"] == [[1, 1], [3, 2], [6, 3]]
+    code = "400" if protocol == "http" else "StatusCode.INVALID_ARGUMENT"
+    assert found["text ended"][0] == code
+    assert "for sequence speech-7 to model 'accumulate' must specify the START flag" in found["text ended"][1]
     assert found["ended"] == [
-        codes[0], "inference request for sequence 1001 to model 'accumulate' must specify the START flag on the first "
+        code, "inference request for sequence 1001 to model 'accumulate' must specify the START flag on the first "
         "request of the sequence",
     ]  # fmt: skip
     assert found["none"] == [
-        codes[0], "inference request to model 'accumulate' must specify a non-zero or non-empty correlation ID",
+        code, "inference request to model 'accumulate' must specify a non-zero or non-empty correlation ID",
     ]  # fmt: skip
-    assert found["text"] == [codes[1], "a sequence_id is a whole number here, not a string"]
-    assert found["stateless"] == [codes[0], "model 'scaling' takes no sequences"]
+    assert found["stateless"] == [code, "model 'scaling' takes no sequences"]
 
 
 def test_more_of_http(got: Any) -> None:
     assert got["http"]["gzip"] == got["http"]["json"] == DOUBLED
+    assert got["http"]["not finite"] == ["nan", "inf", "-inf"]
     assert got["http"]["async"] == [2 * n for n in range(8)]
     assert got["http"]["aio"] == [2 * n for n in range(4)]
     assert got["http"]["load"] == ["503", "models are loaded by helpers, not by clients"]
