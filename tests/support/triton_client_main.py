@@ -172,7 +172,7 @@ def over_http(address: str, token: str) -> dict[str, Any]:
 
 
 async def over_http_aio(address: str, headers: dict[str, str]) -> list[Any]:
-    """aiohttp accepts gzip in the client's name: what is not unpacked by the client may not be packed."""
+    """aiohttp adds Accept-Encoding: gzip to each request; the client unpacks answers to inference only."""
     async with oip_http_aio.InferenceServerClient(address) as client:
         for known in (
             (await client.get_server_metadata(headers=headers))["name"] == "offpath",

@@ -441,7 +441,7 @@ async def test_the_standard_health_service_needs_no_token(channel: grpc.aio.Chan
     assert await check(channel) == NOT_SERVING
 
 
-async def test_a_watch_learns_each_change_and_the_end(
+async def test_a_watch_reports_each_change_and_the_end(
     channel: grpc.aio.Channel, gateway: Rig, ready: dict[str, bool]
 ) -> None:
     call, other = watch(channel), watch(channel, "nope")

@@ -56,6 +56,32 @@ async def many(gateway: Gateway, tls: ssl.SSLContext | None = None) -> None:
     writer.close()
 
 
+def in_chunks(nbytes: int, each: int) -> bytes:
+    """A request whose body of ``nbytes`` is in chunks of ``each``. Without a daemon it is answered with 503."""
+    lines = f"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    chunk = b"%x\r\n%b\r\n" % (each, bytes(each))
+    return f"{lines}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * (nbytes // each) + b"0\r\n\r\n"
+
+
+async def chunks(gateway: Gateway, tls: ssl.SSLContext | None = None) -> None:
+    """Bodies in chunks of many lengths, between other requests, all sent at once."""
+    assert gateway.http is not None
+    names = {} if tls is None else {"ssl": tls, "server_hostname": "localhost"}
+    reader, writer = await asyncio.open_connection(*gateway.http.address, **names)
+    bodies = [(0, 1), (20_000, 1), (1 << 20, 7_000), (3 << 20, 1 << 20), (600_000, 300_000), (100, 50)] * 2
+    sending = asyncio.ensure_future(_send(writer, b"".join(in_chunks(*body) + ASK for body in bodies)))
+    found = []
+    async with asyncio.timeout(BOUND_S):
+        for _ in range(2 * len(bodies)):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            found.append(int(head.split(b" ")[1]))
+    assert found == [503, 200] * len(bodies), found
+    assert gateway.http.held_bytes == 0
+    await sending
+    writer.close()
+
+
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
     await writer.drain()
@@ -71,6 +97,18 @@ async def pipelined_over_tls(folder: Path) -> None:
     server, key = authority.issue("localhost", is_server=True)
     async with opened(folder, tls={"cert_file": server, "key_file": key}) as gateway:
         await many(gateway, ssl.create_default_context(cafile=authority.ca_file))
+
+
+async def chunked(folder: Path) -> None:
+    async with opened(folder) as gateway:
+        await chunks(gateway)
+
+
+async def chunked_over_tls(folder: Path) -> None:
+    authority = Authority(folder)
+    server, key = authority.issue("localhost", is_server=True)
+    async with opened(folder, tls={"cert_file": server, "key_file": key}) as gateway:
+        await chunks(gateway, ssl.create_default_context(cafile=authority.ca_file))
 
 
 async def flood(gateway: Gateway, request: bytes) -> int:
@@ -111,6 +149,17 @@ async def unread_without_token(folder: Path) -> None:
 
 
 async def long(folder: Path) -> None:
+    lines = f"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    most = await _most_of_a_turn(folder, f"{lines}Content-Length: {_LONG_BYTES}\r\n\r\n".encode() + bytes(_LONG_BYTES))
+    assert (1 << 16) < most <= 1 << 19
+
+
+async def long_in_chunks(folder: Path) -> None:
+    assert (1 << 16) < await _most_of_a_turn(folder, in_chunks(_LONG_BYTES, 1 << 20)) <= 1 << 19
+    assert await _most_of_a_turn(folder, in_chunks(60_000, 1)) <= 1 << 14, "each chunk costs time"
+
+
+async def _most_of_a_turn(folder: Path, request: bytes) -> int:
     """Long bodies that come as fast as they are taken: what one turn of the loop takes of them, counted. The kernel's
     buffer grows with each, and libuv would take all that is there."""
     taken, turns = 0, list[int]()
@@ -130,18 +179,17 @@ async def long(folder: Path) -> None:
     async with opened(folder) as gateway:
         assert gateway.http is not None
         http.Connection = Counted  # type: ignore[attr-defined]
-        lines = f"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-        request = f"{lines}Content-Length: {_LONG_BYTES}\r\n\r\n".encode() + bytes(_LONG_BYTES)
         with socket.create_connection(gateway.http.address, BOUND_S) as sock:
             turn()
             for _ in range(20):
                 await asyncio.to_thread(sock.sendall, request)
                 got = await asyncio.to_thread(sock.recv, 1 << 16)
                 assert got.startswith(b"HTTP/1.1 503 "), got  # there is no daemon
-    assert (1 << 16) < max(turns) <= 1 << 19
+    return max(turns)
 
 
 CASES: Final[dict[str, Callable[[Path], Awaitable[None]]]] = {
     "pipelined": pipelined, "pipelined_over_tls": pipelined_over_tls, "unread": unread,
-    "unread_without_token": unread_without_token, "long": long,
+    "unread_without_token": unread_without_token, "long": long, "long_in_chunks": long_in_chunks, "chunked": chunked,
+    "chunked_over_tls": chunked_over_tls,
 }  # fmt: skip

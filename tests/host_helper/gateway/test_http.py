@@ -21,6 +21,7 @@ from offpath.host_helper.gateway.routes import EXTENSIONS
 
 from ...support.sources import ROOT
 from .conftest import Open
+from .http_peers import CASES
 from .rig import ROWS, Rig, in_binary, in_json, until
 
 
@@ -482,7 +483,7 @@ uvloop.run(CASES[sys.argv[1]](Path(sys.argv[2])))
 """
 
 
-@pytest.mark.parametrize("case", ["pipelined", "pipelined_over_tls", "unread", "unread_without_token", "long"])
+@pytest.mark.parametrize("case", CASES)
 def test_on_the_loop_that_the_gateway_runs_on(case: str, tmp_path: Path) -> None:
     """uvloop polls between two callbacks where asyncio's loop does not."""
     command = [sys.executable, "-W", "error", "-c", ON_UVLOOP, case, str(tmp_path)]

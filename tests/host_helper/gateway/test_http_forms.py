@@ -255,7 +255,7 @@ def test_many_members_have_one_bound() -> None:
 
 
 async def test_only_answers_to_inference_are_packed(gateway: Rig) -> None:
-    """tritonclient's asyncio client unpacks no other, and aiohttp says in its name that it accepts gzip."""
+    """aiohttp adds Accept-Encoding to all requests of tritonclient, which unpacks no other answers."""
     for path in ("/v2", "/v2/models/scaling", "/v2/models/scaling/config", "/v2/models/stats", "/nothing"):
         answer = await gateway.ask(path, Accept_Encoding="gzip, deflate")
         assert "content-encoding" not in answer.headers

@@ -1,7 +1,7 @@
 """The standard health service of gRPC, grpc.health.v1: Kubernetes' and Envoy's probes and load balancers call it.
 
 Its two messages have one field each, so they are made like the protocol's own (`messages`), and no package is needed.
-As `ServerReady` it needs no token, and says only whether the gateway serves.
+As `ServerReady` it needs no token, and shows only whether the gateway serves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 
 
 class Health:
-    """Answers `Check` and `Watch`. ``calls``: the most calls of the server at once."""
+    """Serves `Check` and `Watch`. ``calls``: the most calls of the server at once."""
 
     def __init__(self, grpc: Any, tenants: Tenants, calls: int) -> None:
         self._grpc, self._tenants = grpc, tenants
@@ -39,7 +39,7 @@ class Health:
         }
 
     def close(self) -> None:
-        """What is watched is served no more; the watches end with that. Idempotent."""
+        """Report NOT_SERVING to each watch, and end it. Idempotent."""
         self._ended.set()
 
     def _status(self, service: str) -> int:
@@ -54,16 +54,16 @@ class Health:
         return health_classes()[1](status=status)
 
     async def _watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """The status now, and each other one from then on."""
+        """The present status, then each change of it."""
         if self._watches >= self._most:
             await context.abort(self._grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._most} watches are open")
         self._watches += 1
-        told: int | None = None
+        sent: int | None = None
         try:
             while True:
                 is_last, status = self._ended.is_set(), self._status(request.service)
-                if status != told:
-                    told = status
+                if status != sent:
+                    sent = status
                     yield health_classes()[1](status=status)
                 if is_last:
                     return

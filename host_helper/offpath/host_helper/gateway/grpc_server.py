@@ -69,7 +69,7 @@ class GrpcServer:
         self._server = server = grpc.aio.server(maximum_concurrent_rpcs=calls, options=(
             ("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", most_sent),
             ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 128),
-            # A client that pings more often is told so, and loses its calls. The same interval without calls.
+            # gRPC closes the connection of a client that pings more often (too_many_pings), with calls or without.
             ("grpc.http2.min_ping_interval_without_data_ms", self.config.grpc_ping_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.keepalive_time_ms", 1000 * self.config.grpc_keepalive_s),

@@ -59,8 +59,8 @@ async def respond(tenant: Tenant, head: Head, body: memoryview, room: Callable[[
 
 
 async def _packed(tenant: Tenant, head: Head, response: Response) -> Response:
-    """The answer in the coding that the client accepts. As Triton's, only answers to inference are packed: aiohttp says
-    in tritonclient's name that it accepts gzip, and the client unpacks these only."""
+    """The answer in the coding that the client accepts. As Triton, the gateway packs answers to inference only: aiohttp
+    adds Accept-Encoding to all requests of tritonclient, which unpacks no others."""
     coding = bodies.chosen(head.headers.get("accept-encoding", ""))
     if not coding:
         return response
