@@ -14,7 +14,7 @@ import pytest
 from offpath.bindings.wire import admin
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper.gateway import grpc_health
-from offpath.host_helper.gateway.grpc_server import METHODS, STREAM
+from offpath.host_helper.gateway.grpc_methods import METHODS, STREAM
 from offpath.host_helper.gateway.messages import SERVICE, classes
 
 from ...support.certificates import Authority

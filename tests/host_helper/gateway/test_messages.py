@@ -63,7 +63,7 @@ def test_each_field_is_the_clients(theirs: Any) -> None:
 
 
 def test_each_method_of_the_client_is_served_or_known_not_to_be(theirs: Any) -> None:
-    from offpath.host_helper.gateway.grpc_server import METHODS
+    from offpath.host_helper.gateway.grpc_methods import METHODS
 
     assert set(theirs[2]) - METHODS.keys() == {"TraceSetting", "LogSettings"}
     assert METHODS.keys() <= set(theirs[2])

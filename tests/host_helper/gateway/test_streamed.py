@@ -24,7 +24,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     async def called(*given: Any) -> AsyncIterator[Any]:
         yield call, None
 
-    monkeypatch.setattr(grpc_server, "_called", called)
+    monkeypatch.setattr(grpc_server, "called", called)
     return []
 
 

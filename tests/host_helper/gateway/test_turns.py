@@ -235,7 +235,7 @@ async def test_a_request_over_grpc_is_read_in_its_turn_and_counts_while_it_waits
     """So one that is long to read is not passed by a short one; and those that wait take no more room than they may,
     nor the reading process."""
     pytest.importorskip("grpc")
-    from offpath.host_helper.gateway import grpc_server
+    from offpath.host_helper.gateway import grpc_methods
 
     parse, read = grpc_calls.parse, list[str]()
 
@@ -251,11 +251,11 @@ async def test_a_request_over_grpc_is_read_in_its_turn_and_counts_while_it_waits
     given = [
         message(0, sequence_start=True), message(1), message(2, sequence_end=True), message(3, sequence_start=True),
     ]  # fmt: skip
-    waiting = [asyncio.ensure_future(grpc_server._unary(tenant, each, CONTEXT)) for each in given]
+    waiting = [asyncio.ensure_future(grpc_methods._unary(tenant, each, CONTEXT)) for each in given]
     await turns(500)
     assert read == ["0"]
     with pytest.raises(Refused, match="as many as it may"):
-        await asyncio.wait_for(grpc_server._unary(tenant, message(4), CONTEXT), 20)
+        await asyncio.wait_for(grpc_methods._unary(tenant, message(4), CONTEXT), 20)
     assert read == ["0"]
     session.go.set()
     answers = await asyncio.gather(*waiting)
@@ -266,16 +266,20 @@ async def test_a_request_over_grpc_is_read_in_its_turn_and_counts_while_it_waits
 
 @pytest.mark.parametrize(
     ("key", "kind", "value"),
-    [("timeout", "string_param", "x"), ("sequence_id", "string_param", "x"), ("sequence_start", "int64_param", 1)],
+    [
+        ("timeout", "string_param", "x"),
+        ("sequence_id", "string_param", "x" * 129),
+        ("sequence_start", "int64_param", 1),
+    ],
 )
 async def test_a_wrong_parameter_does_not_wait_for_a_turn(tenant: Tenant, key: str, kind: str, value: Any) -> None:
     pytest.importorskip("grpc")
-    from offpath.host_helper.gateway import grpc_server
+    from offpath.host_helper.gateway import grpc_methods
 
     tenant._models = Models([model()])
     made = message()
     setattr(made.parameters[key], kind, value)
     async with tenant.turn(model(), 7, None):
         with pytest.raises(Refused) as refused:
-            await asyncio.wait_for(grpc_server._unary(tenant, made, CONTEXT), 20)
+            await asyncio.wait_for(grpc_methods._unary(tenant, made, CONTEXT), 20)
     assert refused.value.http in (400, 501)
