@@ -7,7 +7,11 @@ by rename, after fsync:
 - ``started.json``: pid, start time and boot of this process. The command never runs before it is there, and no runner
   runs it when it is there: at most once.
 - ``children.json``: the processes, before any of them runs the command.
-- ``ended.json``: state, exit code, reason; final.
+- ``left.json``: processes that SIGKILL did not end yet, if there are any.
+- ``ended.json``: state, exit code, reason; final. No process of the job is left then.
+
+A command may start processes that leave its process group (setsid, a double fork). This process is their subreaper:
+the kernel makes it the parent of each of them whose own parent ends. The job ends when it has no child any more.
 
 Standard library only: it is run by its path, without offpath's packages.
 """
@@ -15,6 +19,8 @@ Standard library only: it is run by its path, without offpath's packages.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -22,13 +28,17 @@ import pwd
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL."""
 CANNOT_RUN = 127
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOKS_S = (0.01, 1.0)
+"""The first and the longest pause between two looks for processes that are to end."""
+_MOST_REASON_BYTES = 2_000
 
 
 def boot() -> str:
@@ -37,19 +47,58 @@ def boot() -> str:
         return file.read().strip()
 
 
-def start_time(pid: int) -> int | None:
-    """When the process started, in the kernel's ticks since boot; None: no such process, or a zombie."""
+def stat(pid: int) -> list[str] | None:
+    """Of /proc/PID/stat what follows the name: state, parent, group, …; None: no such process."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in the kernel's ticks since boot; None: no such process, or a zombie."""
+    fields = stat(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def processes() -> dict[int, list[str]]:
+    """All processes, each with its `stat`; no zombies but those that still have threads."""
+    found = ((int(name), stat(int(name))) for name in os.listdir("/proc") if name.isdecimal())
+    return {
+        pid: fields for pid, fields in found if fields is not None and (fields[0] not in "ZX" or int(fields[17]) > 1)
+    }
+
+
+def descendants(pids: Sequence[int], there: Mapping[int, Sequence[str]]) -> set[int]:
+    """Children of ``pids``, their children, and so on, among `processes`."""
+    children: dict[int, list[int]] = {}
+    for pid, fields in there.items():
+        children.setdefault(int(fields[1]), []).append(pid)
+    found: set[int] = set()
+    waiting = list(pids)
+    while waiting:
+        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """A signal to each process that still is there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only this user can read if it is made here. The opener of `open`."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def write(folder: str, name: str, document: Mapping[str, Any]) -> None:
     """All or nothing, and on the disk when this returns."""
-    with open(f"{folder}/{name}.new", "w") as file:
+    with open(f"{folder}/{name}.new", "w", opener=private) as file:
         json.dump(document, file)
         file.flush()
         os.fsync(file.fileno())
@@ -83,6 +132,34 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
+def has_children() -> bool:
+    """Reaps all that ended. False: nothing that this process or a descendant started is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def why(fault: BaseException, program: str = "", search: str = "") -> str:
+    """The reason why a command does not start. ``program``: if exec(2) failed; ``search``: its PATH."""
+    if not isinstance(fault, OSError) or fault.errno is None:
+        return f"{type(fault).__name__}: {fault}"
+    text = os.strerror(fault.errno)
+    if not program:
+        return text
+    if fault.errno == errno.ENOENT and "/" not in program:
+        return f"not found in PATH={search}"
+    if fault.errno == errno.ENOENT and os.path.exists(program):
+        return f"{text}: the interpreter in its first line (#!), or the loader that it needs"
+    if fault.errno == errno.EACCES:
+        return f"{text}: it must be a file with permission to execute (chmod +x), and its folders must be accessible"
+    if fault.errno == errno.ENOEXEC:
+        return f"{text}: no first line with #!, or made for another architecture"
+    return text
+
+
 class Runner:
     """The life of one job."""
 
@@ -96,19 +173,22 @@ class Runner:
         self._kill_at: float | None = None
 
     def run(self) -> None:
-        """Start the children, wait for them, record the end."""
+        """Start the children, wait for them and for all that they started, record the end."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         write(self._folder, "started.json", {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot()})
         gate, opener = os.pipe()
+        faults, teller = os.pipe()
         for index, place in enumerate(self._start["places"]):
             pid = os.fork()
             if pid == 0:
                 os.close(opener)
-                self._become(index, place, gate)
+                self._become(index, place, gate, teller)
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, pid)  # here and in the child: a signal to the group must not come too early
             self._children[pid] = start_time(pid) or 0
         os.close(gate)
+        os.close(teller)
         write(self._folder, "children.json", {str(pid): start for pid, start in self._children.items()})
         os.write(opener, b"." * len(self._children))
         os.close(opener)
@@ -117,8 +197,11 @@ class Runner:
             os.write(1, b"running\n")
         self._point_away()
         self._wait()
+        self._end_left()
+        # Empty, and at its end, unless a child failed before its command: only such a child writes.
+        reason = os.read(faults, _MOST_REASON_BYTES).decode("utf-8", "replace").partition("\n")[0]
         state = "cancelled" if self._is_cancelled else "failed" if self._code else "succeeded"
-        write(self._folder, "ended.json", {"state": state, "code": self._code, "reason": ""})
+        write(self._folder, "ended.json", {"state": state, "code": self._code, "reason": reason})
 
     def _point_away(self) -> None:
         """The controller's end of the pipe must not stay open as long as the job."""
@@ -132,8 +215,7 @@ class Runner:
             left = None if self._kill_at is None else max(self._kill_at - time.monotonic(), 0)
             got = signal.sigwaitinfo(_SIGNALS) if left is None else signal.sigtimedwait(_SIGNALS, left)
             if got is None:
-                for pid in self._running:
-                    signal_group(pid, signal.SIGKILL)
+                self._send(signal.SIGKILL)
                 self._kill_at = None
             elif got.si_signo == signal.SIGTERM:
                 self._is_cancelled = True
@@ -145,6 +227,8 @@ class Runner:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if pid not in self._running:
+                continue  # started by a command; its parent ended before it
             self._running.discard(pid)
             signal_group(pid, signal.SIGKILL)  # what the command left behind
             code = os.waitstatus_to_exitcode(status)
@@ -155,11 +239,30 @@ class Runner:
     def _end_others(self) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + GRACE_S
-            for pid in self._running:
-                signal_group(pid, signal.SIGTERM)
+            self._send(signal.SIGTERM)
 
-    def _become(self, index: int, place: list[Any], gate: int) -> NoReturn:
+    def _send(self, number: int) -> None:
+        """To the commands' groups, and once to each process that left them."""
+        there = processes()
+        for pid in self._running:
+            signal_group(pid, number)
+        send({pid for pid in descendants([os.getpid()], there) if int(there[pid][2]) not in self._running}, number)
+
+    def _end_left(self) -> None:
+        """No child is left when this returns. It repeats SIGKILL: a process that starts another may escape one look."""
+        pause, ends = _LOOKS_S[0], time.monotonic() + GRACE_S
+        while has_children():
+            there = processes()
+            left = descendants([os.getpid()], there)
+            send(left, signal.SIGKILL)
+            if left and time.monotonic() > ends:
+                write(self._folder, "left.json", {"pids": sorted(left)[:8]})
+            signal.sigtimedwait(_SIGNALS, pause)
+            pause = min(2 * pause, _LOOKS_S[1])
+
+    def _become(self, index: int, place: list[Any], gate: int, teller: int) -> NoReturn:
         """The child: the command of one place. It never returns into the runner's code."""
+        step, program = "cannot begin", ""
         try:
             os.setpgid(0, 0)
             if os.read(gate, 1) != b".":
@@ -167,13 +270,20 @@ class Runner:
             os.close(gate)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            step = f"cannot run as user {self._start['user']}"
             self._drop_privileges()
+            step = f"cannot enter the working directory {self._start['working_directory']}"
             os.chdir(self._start["working_directory"])
+            step = f"cannot open the output {self._start['output']}.{index}"
             self._redirect(index)
-            os.execvpe(self._start["argv"][0], self._start["argv"], self._environment(index, place))
+            program = self._start["argv"][0]
+            step = f"cannot run {program}"
+            os.execvpe(program, self._start["argv"], self._environment(index, place))
         except BaseException as fault:
-            with contextlib.suppress(OSError):
-                os.write(2, f"cannot run {self._start['argv'][0]}: {fault}\n".encode())
+            text = f"{step}: {why(fault, program, self._environment(index, place)['PATH'])}\n".encode()
+            for descriptor in (teller, 2):
+                with contextlib.suppress(OSError):
+                    os.write(descriptor, text[:_MOST_REASON_BYTES])
         os._exit(CANNOT_RUN)
 
     def _drop_privileges(self) -> None:
@@ -188,7 +298,7 @@ class Runner:
         nothing = os.open(os.devnull, os.O_RDWR)
         target = nothing
         if self._start["output"]:
-            target = os.open(f"{self._start['output']}.{index}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            target = os.open(f"{self._start['output']}.{index}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(nothing, 0)
         os.dup2(target, 1)
         os.dup2(target, 2)

@@ -47,8 +47,8 @@ _INFEASIBLE_LOOKS = 3
 _FINAL = ("succeeded", "failed", "cancelled", "lost")
 
 
-def run_place(supervisor: Any, source: str, identity: str, index: int, order: dict[str, Any]) -> int | None:
-    """The task of one place: its exit code, or None: the command was not run."""
+def run_place(supervisor: Any, source: str, identity: str, index: int, order: dict[str, Any]) -> tuple[int, str] | None:
+    """The task of one place: its exit code and why it did not start, or None: the command was not run."""
     gpus = [str(each) for each in ray.get_runtime_context().get_accelerator_ids().get("GPU", [])]
     if not order["gpu_count"]:
         gpus = []
@@ -73,12 +73,13 @@ def run_place(supervisor: Any, source: str, identity: str, index: int, order: di
                 is_stopped = True
                 with contextlib.suppress(BrokenPipeError):
                     runner.stdin.write(b"T")
-    pid, _, code = said.partition(b"\n")
-    if not code:  # the runner was killed
+    pid, _, end = said.partition(b"\n")
+    if not end:  # the runner was killed
         with contextlib.suppress(ProcessLookupError, ValueError):
             os.killpg(int(pid), signal.SIGKILL)
-        return -signal.SIGKILL
-    return int(code)
+        return -signal.SIGKILL, ""
+    code, _, why = end.partition(b"\n")
+    return int(code), why.decode("utf-8", "replace").strip()
 
 
 class Job:
@@ -90,7 +91,7 @@ class Job:
         self.arrived, self.stopped = asyncio.Event(), asyncio.Event()
         self.state, self.reason, self.code = "pending", "", 0
         self.has_begun = self.is_cancelled = False
-        self.lost = self.warning = ""
+        self.lost = self.warning = self.fault = ""
 
     def report(self) -> dict[str, Any]:
         """What the driver learns."""
@@ -112,7 +113,7 @@ class Job:
         elif self.is_cancelled:
             self.state, self.reason = "cancelled", ""
         else:
-            self.state, self.reason = ("failed" if self.code else "succeeded"), ""
+            self.state, self.reason = ("failed" if self.code else "succeeded"), self.fault
         self.reason = "; ".join(filter(None, (self.reason, self.warning)))
         write(self.folder, "ended.json", json.dumps(self.report()))
 
@@ -323,14 +324,15 @@ class Supervisor:
         stopping.cancel()
 
     def _ended(self, job: Job, place: asyncio.Future[Any]) -> None:
+        code, fault_of_start = None, ""
         try:
-            code = place.result()
+            if (end := place.result()) is not None:
+                code, fault_of_start = end
         except ray.exceptions.RayError as fault:  # the place's node or worker died, or it was never scheduled
             if not (job.is_cancelled and not job.has_begun):
                 job.lost = job.lost or f"{type(fault).__name__}: {fault}"[:300]
-            code = None
         if code:
-            job.code = job.code or code
+            job.code, job.fault = job.code or code, job.fault or fault_of_start[:300]
         if code is None or code:
             job.stopped.set()
             job.arrived.set()
