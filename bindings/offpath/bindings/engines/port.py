@@ -28,6 +28,7 @@ MOST_BYTES: Final = 96 << 10
 MOST_PLACES: Final = 2_048
 _IDENTITY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
@@ -231,7 +232,7 @@ def check_places(places: Sequence[Place]) -> None:
     for place in places:
         if not _NODE.fullmatch(place.node):
             raise EngineRefused(f"invalid node name {place.node[:80]!r}")
-        if place.model and not _NODE.fullmatch(place.model):
+        if place.model and not _MODEL.fullmatch(place.model):
             raise EngineRefused(f"invalid GPU model {place.model[:80]!r}")
         if not 0 <= place.gpu_count <= 1024:
             raise EngineRefused(f"{place.gpu_count} GPUs on node {place.node}; 0 to 1024 are allowed")

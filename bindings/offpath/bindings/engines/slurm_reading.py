@@ -6,6 +6,7 @@ releases write ``{"number": …}`` and lists of states. Both are read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from offpath.bindings.engines import slurm_gres as gres
 from offpath.bindings.engines.port import EngineJob, Gpu, JobState, NodeInfo, NodeState, PendingJob, Place, bounded
 from offpath.bindings.errors import EngineAnswerInvalid, EngineUnavailable
 
@@ -26,9 +28,6 @@ FORGOTTEN, RAN_BEFORE = 118, 119
 """Exit codes of the job's script before its command (see `slurm_script`)."""
 _OURS: Final = re.compile(r"offpath:([A-Za-z0-9][A-Za-z0-9._-]{0,63}):([0-9a-f]{16})")
 _HELD: Final = re.compile(r"offpath:held:([0-9a-f-]{36})")
-_GRES: Final = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z0-9._-]+?))?(?:[:=]([0-9]{1,6}))?")
-_INDICES: Final = re.compile(r"\(IDX:([0-9,-]+)\)")
-_PARENTHESES: Final = re.compile(r"\([^)]*\)")
 _UNFINISHED: Final = {
     "PENDING",
     "CONFIGURING",
@@ -41,8 +40,12 @@ _UNFINISHED: Final = {
 _RUNNING: Final = {"RUNNING", "COMPLETING", "STAGE_OUT", "STOPPED", "RESIZING", "SIGNALING"}
 _LOST: Final = {"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"}
 _CLOSED: Final = {"DRAIN", "FAIL", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED",
-                  "POWERED_DOWN", "POWERING_DOWN", "BLOCKED", "INVALID_REG"}  # fmt: skip
+                  "POWERING_DOWN", "POWER_DRAIN", "BLOCKED", "INVALID_REG"}  # fmt: skip
 _NO_CONTACT: Final = {"DOWN", "ERROR", "FUTURE"}
+_SILENT: Final = {"NOT_RESPONDING", "NO_RESPOND"}
+_STARTABLE: Final = {"POWERED_DOWN", "POWERING_UP", "POWER_UP"}
+"""Slurm starts such a node for a job. Until it has registered, its slurmd does not answer."""
+_POWER: Final = {*_STARTABLE, "POWERING_DOWN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +103,50 @@ def jobs(text: bytes, expand: Expand) -> list[SlurmJob]:
 
 
 def nodes(text: bytes, switches: dict[str, str]) -> tuple[NodeInfo, ...]:
-    """The nodes of `sinfo --json`, sorted. ``switches``: node → leaf switch. Raises: EngineAnswerInvalid,
-    EngineUnavailable."""
+    """The nodes of `sinfo --json`, sorted. ``switches``: node → leaf switch. One whose Gres cannot be read is drained,
+    with the reason. Raises: EngineAnswerInvalid, EngineUnavailable."""
     found = {}
     for each in _list(text, "nodes"):
         name = _text(each, "name")
-        state = _node_states(each)
-        closed, down = state & _CLOSED, state & {*_NO_CONTACT, "UNKNOWN", "NOT_RESPONDING", "NO_RESPOND"}
-        known = NodeState.DOWN if down else NodeState.DRAINED if closed else NodeState.READY
-        reason = bounded(_text(each, "reason")) if known is not NodeState.READY else ""
-        found[name] = NodeInfo(name, _gpus(_text(each, "gres")), switches.get(name, ""), known, reason)
+        known, reason = _standing(each)
+        try:
+            gpus = _gpus(_text(each, "gres"))
+        except EngineAnswerInvalid as fault:
+            gpus = ()
+            if known is NodeState.READY:
+                known, reason = NodeState.DRAINED, bounded(str(fault))
+        found[name] = NodeInfo(name, gpus, switches.get(name, ""), known, reason)
     return tuple(found[name] for name in sorted(found))
+
+
+def _standing(each: dict[str, Any]) -> tuple[NodeState, str]:
+    """A node's state, and the reason where it takes no jobs."""
+    state = _node_states(each)
+    down = state & {*_NO_CONTACT, "UNKNOWN", *(_SILENT if not state & _STARTABLE else ())}
+    closed = state & _CLOSED
+    if not (down or closed):
+        return NodeState.READY, ""
+    reason = bounded(_text(each, "reason")) or f"Slurm: {', '.join(sorted(down or closed))}"
+    return (NodeState.DOWN if down else NodeState.DRAINED), reason
 
 
 def given(text: bytes) -> dict[str, int]:
     """How many GPUs slurmctld counts as given, by node of `sinfo --json`. Left out: nodes that did not register since
-    slurmctld was started. Until then it counts all GPUs of a job on each of the job's nodes."""
+    slurmctld was started, and those that it powers up or down: it counts all GPUs of a job on each of the job's nodes
+    until they register. Also nodes whose text cannot be read; `nodes` reports them."""
     unknown = unregistered(text)
-    found = {_text(each, "name"): _gpus_in(_text(each, "gres_used")) for each in _list(text, "nodes")}
-    return {name: count for name, count in found.items() if name not in unknown}
+    found = {}
+    for each in _list(text, "nodes"):
+        name = _text(each, "name")
+        if name not in unknown and not _node_states(each) & _POWER:
+            with contextlib.suppress(EngineAnswerInvalid):
+                found[name] = gres.count(_text(each, "gres_used"))
+    return found
 
 
 def occupied(text: bytes) -> Counter[str]:
-    """How many GPUs the jobs of `squeue --json` have, by node; jobs of all users, as far as squeue shows them."""
+    """How many GPUs the jobs of `squeue --json` have, by node; jobs of all users, as far as squeue shows them. A text
+    that cannot be read counts as all that a node can have."""
     found: Counter[str] = Counter()
     for each in _list(text, "jobs"):
         if not _states(each, "job_state") & {*_RUNNING, "SUSPENDED", "CONFIGURING"}:
@@ -130,7 +154,10 @@ def occupied(text: bytes) -> Counter[str]:
         resources = each.get("job_resources")
         names = _nodes_of(resources) if isinstance(resources, dict) else []
         for name, detail in zip(names, _strings(each.get("gres_detail")), strict=False):
-            found[name] += _gpus_in(detail)
+            try:
+                found[name] += gres.count(detail)
+            except EngineAnswerInvalid:
+                found[name] += gres.MOST_GPUS
     return found
 
 
@@ -144,7 +171,7 @@ def unregistered(text: bytes) -> set[str]:
     for each in _list(text, "nodes"):
         state = _node_states(each)
         has_registered = "slurmd_start_time" not in each or _number(each, "slurmd_start_time") > 0
-        if "UNKNOWN" in state or not (has_registered or state & (_CLOSED | _NO_CONTACT)):
+        if "UNKNOWN" in state or not (has_registered or state & (_CLOSED | _NO_CONTACT | _POWER)):
             found.add(_text(each, "name"))
     return found
 
@@ -222,15 +249,17 @@ def _job(each: dict[str, Any], expand: Expand) -> SlurmJob | None:
     state = next(iter(_states(each, "job_state") - {"COMPLETING"}), "COMPLETING")
     if "COMPLETING" in _states(each, "job_state"):
         state = "COMPLETING"
-    per_node, model = _count(_text(each, "tres_per_node"))
-    per_job, model_of_all = _count(_text(each, "tres_per_job"))
+    per_node, model = _asked(_text(each, "tres_per_node"))
+    per_job, model_of_all = _asked(_text(each, "tres_per_job"))
+    per_task, model_of_each = _asked(_text(each, "tres_per_task"))
+    per_job = per_job or per_task * _number(each, "tasks")
     count = _number(each, "node_count")
     reason = _text(each, "state_description") or _text(each, "state_reason")
     return SlurmJob(
         identity, nonce, _number(each, "het_job_id") or _number(each, "job_id"), _number(each, "het_job_offset"),
         state, bounded("" if reason == "None" else reason), _number(each, "priority") == 0,
         _places(each, per_node, model, expand), _exit(each), bounded(_text(each, "user_name"), 64), count,
-        per_node, per_job, model or model_of_all, comment,
+        per_node, per_job, model or model_of_all or model_of_each, comment,
     )  # fmt: skip
 
 
@@ -255,48 +284,26 @@ def _nodes_of(resources: dict[str, Any]) -> list[str]:
 
 
 def _place(name: str, detail: str, gpus: int, model: str) -> Place:
-    indices: list[int] = []
-    for match in _INDICES.finditer(detail):
-        for part in match[1].split(","):
-            low, _, high = part.partition("-")
-            if not low.isdecimal() or (high and not high.isdecimal()) or int(high or low) - int(low) > 1024:
-                raise EngineAnswerInvalid(f"squeue: GPU indices {match[0][:60]!r}")
-            indices.extend(range(int(low), int(high or low) + 1))
-    return Place(name, len(indices) or gpus, tuple(indices), model)
+    """``gpus``: of the request, for a node of which Slurm gives no detail."""
+    given = gres.gpus(detail)
+    indices = tuple(index for each in given for index in each.indices)
+    count = len(indices) or (sum(each.count for each in given) if given else gpus)
+    return Place(name, count, indices, model)
 
 
-def _gpus_in(gres: str) -> int:
-    """Of ``gpu:a100:2(IDX:0-1)``, also beside other resources."""
-    return _count(_PARENTHESES.sub("", gres))[0]
+def _gpus(text: str) -> tuple[Gpu, ...]:
+    """Of a node. Raises: EngineAnswerInvalid."""
+    models = [each.model for each in gres.gpus(text) for _ in range(each.count)]
+    if len(models) > gres.MOST_GPUS:
+        raise EngineAnswerInvalid(f"Slurm's node has {len(models)} GPUs; the limit is {gres.MOST_GPUS}")
+    return tuple(Gpu(index, model) for index, model in enumerate(models))
 
 
-def _gpus(gres: str) -> tuple[Gpu, ...]:
-    models: list[str] = []
-    for word in _PARENTHESES.sub("", gres).split(","):
-        if (match := _GRES.fullmatch(word)) is not None:
-            models += [_model(match)] * min(_amount(match), 1024)
-    return tuple(Gpu(index, model) for index, model in enumerate(models[:1024]))
-
-
-def _count(tres: str) -> tuple[int, str]:
-    """How many GPUs a request like ``gres:gpu:a100:2`` names, and their model."""
-    total, model = 0, ""
-    for word in tres.split(","):
-        if (match := _GRES.fullmatch(word)) is not None:
-            total += _amount(match)
-            model = _model(match) or model
-    return total, model
-
-
-def _amount(match: re.Match[str]) -> int:
-    """``gpu:2`` has a number where a model could be."""
-    if match[2] is not None:
-        return int(match[2])
-    return int(match[1]) if match[1] is not None and match[1].isdecimal() else 1
-
-
-def _model(match: re.Match[str]) -> str:
-    return "" if match[1] is None or (match[2] is None and match[1].isdecimal()) else match[1]
+def _asked(tres: str) -> tuple[int, str]:
+    """How many GPUs a request like ``gres:gpu:a100:2`` names, and their model; empty: none, or several."""
+    asked = gres.gpus(tres)
+    models = {each.model for each in asked}
+    return sum(each.count for each in asked), models.pop() if len(models) == 1 else ""
 
 
 def _exit(each: dict[str, Any]) -> int:
