@@ -28,6 +28,7 @@ SwitchName=s2 \\
     Nodes=dev[12-16],dev17
 SwitchName=s3 Switches=s[0-2]
 """
+SHOWN = "SwitchName=r Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=a\nSwitchName=a Level=0 LinkSpeed=1 Nodes=n[0-3]\n"
 BLOCKS = "BlockName=b1 Nodes=n[01-30]\nBlockName=b2 Nodes=n[31-60]\nBlockName=b3 Nodes=n[61-90]\nBlockSizes=30,60\n"
 YAML = """---
 - topology: tree1
@@ -104,6 +105,50 @@ def test_topology_conf_with_blocks_makes_switches_of_them() -> None:
     assert found.pods == Pod(0, 90, (Pod(0, 60, (Pod(0, 30), Pod(30, 30))), Pod(60, 30)))
 
 
+CONF_SHAPE = Pod(0, 8, (Pod(0, 4), Pod(4, 4)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # ansible-role-openhpc: each node on a line of its own
+        "SwitchName=a Nodes=n0,\\\nn1,\\\nn2,\\\nn3\nSwitchName=b Nodes=n[4-7]\nSwitchName=c Switches=a,\\\nb\n",
+        "SwitchName=a Nodes=n[0-\\\n3]\nSwitchName=b Nodes=n4,n[5-\\\n7]\nSwitch\\\nName=c Switches=a,b\n",
+        "SwitchName = a Nodes = n[0-3]\nSWITCHNAME= b NODES =n[4-7]\nswitchname\t=\tc\tswitches\t=\ta,b",
+        'SwitchName="a" Nodes="n0, n1 n[2-3]"\nSwitchName = "b" Nodes=n[4-7],\nSwitchName=c Switches="a,b" # the root',
+        "SwitchName=a \\  # a comment ends with its line\n  Nodes=n[0-3]\n#SwitchName=x \\\nSwitchName=b Nodes=n[4-7]\n"
+        "SwitchName=c Switches=a,b\n",
+        "SwitchName=a Nodes=n0,n1,,n2,n3,\\\r\n\r\nSwitchName=b Nodes=n[4-7] \\  \r\n\r\nSwitchName=c Switches=a,b\r\n",
+        "\ufeffSwitchName=a Nodes=n[0-3]\nSwitchName=b Nodes=n[4-7]\nSwitchName=c Switches=a,b,\\",
+    ],
+)
+def test_topology_conf_is_read_as_slurm_reads_it(text: str) -> None:
+    found = read(text)
+    assert found.names == (*(f"n{n}" for n in range(8)), "a", "b", "c")
+    assert found.pods == CONF_SHAPE
+
+
+def test_escapes_are_slurms() -> None:
+    found = read("SwitchName=a\\#1 Nodes=n[0-1] # SwitchName\nSwitchName=b Nodes=n\\[2\\]\n")
+    assert found.names == ("n0", "n1", "n2", "a#1", "b")
+
+
+def test_the_output_of_scontrol_show_topology_is_read() -> None:
+    found = read(
+        "SwitchName=root Level=1 LinkSpeed=1 Nodes=n[0-7] Switches=a,b\n"
+        "SwitchName=a Level=0 LinkSpeed=1 Nodes=n[0-3]\nSwitchName=b Level=0 LinkSpeed=1 Nodes=n[4-7] Later=x\n"
+    )
+    assert found.pods == CONF_SHAPE
+    assert found.level[-3:] == (2, 1, 1)
+    assert len(found.up[found.host_numbers["n0"]]) == 1
+
+
+def test_blocks_of_scontrol_show_topology_are_read_with_the_larger_ones() -> None:
+    shown = "".join(f"BlockName=b{n} BlockIndex={n} Nodes=n[{30 * n}-{30 * n + 29}] BlockSize=30\n" for n in range(3))
+    found = read(shown + "AggregatedBlock=b[0-1] BlockIndex=3 Nodes=n[0-59] BlockSize=60\n")
+    assert found.names[90:] == ("b0", "b1", "b2", "blocks-of-60-0", "blocks-of-60-1", "all-blocks")
+
+
 def test_topology_yaml_tree_block_and_the_default() -> None:
     assert read(YAML).pods == TWO
     blocks = slurm.yaml(YAML, "blocks")
@@ -140,7 +185,13 @@ def test_a_switch_with_two_parents_is_a_graph_all_the_same() -> None:
         ("SwitchName=a Nodes=x Colour=red", 1, "is not a key"),
         ("SwitchName=a Nodes=x Nodes=y", 1, "is duplicated"),
         ("\n\nSwitchName=a\\\n Nodes", 3, "KEY=VALUE"),
-        ("SwitchName=a \\", 1, "middle of a line"),
+        ("SwitchName=a \\", 1, "neither hosts nor switches"),
+        ("# rack 1\nInclude /etc/slurm/rack1.conf", 2, "Include is not followed: insert"),
+        ("SwitchName=s1 Nodes=n1, n2", 1, "'n2' is not KEY=VALUE"),
+        ("SwitchName=s1 Nodes=n1 \\\\\nSwitchName=s2", 1, "KEY=VALUE"),
+        ("SwitchName=s1 Nodes=", 1, "'Nodes=' is not KEY=VALUE"),
+        ("SwitchName=s1 Nodes=n1\nSwitchName=s2 Level Nodes=n2", 2, "'Level' is not KEY=VALUE"),
+        ("AggregatedBlock=b1", 1, "neither SwitchName"),
         ("RingName=r Nodes=n[1-4]", 1, "neither SwitchName"),
         ("SwitchName=" + "x" * 65 + " Nodes=a", 1, "64 characters"),
         ("BlockName=b Nodes=x\nBlockSizes=3,9", 2, "power-of-two"),
@@ -198,7 +249,7 @@ def test_depth_and_size_are_bounded(text: str) -> None:
 
 def test_whatever_is_done_to_a_good_file_is_a_topology_or_a_typed_error() -> None:
     random = Random(7)
-    seeds = [CONF, BLOCKS, YAML, json.dumps(GRAPH), json.dumps(TABLE)]
+    seeds = [CONF, SHOWN, BLOCKS, YAML, json.dumps(GRAPH), json.dumps(TABLE)]
     refused = 0
     for _ in range(MUTANTS):
         text = list(random.choice(seeds))

@@ -15,7 +15,9 @@ _REGULAR: Final = re.compile(r"(fat-tree|leaf-spine|tree):([0-9]{1,7}(?:[x:/][0-
 
 
 def read(text: str) -> Topology:
-    """Slurm's topology.conf or topology.yaml, or Topograph's JSON. Raises: TopologyError."""
+    """Slurm's topology.conf or topology.yaml, what `scontrol show topology` prints, or Topograph's JSON. Raises:
+    TopologyError."""
+    text = text.removeprefix("\ufeff")  # of editors on Windows
     if text.lstrip().startswith(("{", "[")):
         return topograph(text)
     if _YAML.search(text):

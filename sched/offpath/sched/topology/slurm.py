@@ -1,4 +1,9 @@
-"""Reads Slurm's topology.conf and topology.yaml, plugins tree and block (topology.conf(5), topology.yaml(5)).
+"""Reads Slurm's topology.conf, topology.yaml, plugins tree and block (topology.conf(5), topology.yaml(5)), and the
+output of `scontrol show topology`.
+
+topology.conf is read as Slurm's own parser reads it (src/common/parse_config.c). A comment ends with its line. The line
+after one that ends in a backslash follows directly behind it: ``Nodes=a,\\`` and ``b`` are ``Nodes=a,b``. Blanks may
+surround ``=``, and a value in quotes may have blanks.
 
 The tree plugin names switches. The block plugin does not: each block becomes a switch, as do the larger blocks that
 `BlockSizes` builds from contiguous ones, and one switch is above all.
@@ -6,7 +11,8 @@ The tree plugin names switches. The block plugin does not: each block becomes a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from offpath.sched.topology import plain_yaml
@@ -16,22 +22,33 @@ from offpath.sched.topology.hostlist import expand
 
 _SWITCH: Final = {"switchname", "switches", "nodes", "linkspeed"}
 _BLOCK: Final = {"blockname", "nodes"}
+_SHOWN: Final = {"level", "blockindex"}
+"""Keys that only `scontrol show topology` writes: a line with one may have any others."""
+_PAIR: Final = re.compile(r'\s*([A-Za-z0-9_.]+)\s*=\s*(?:"([^"]*)"|(\S+))(?:\s|$)')
+_COMMENT: Final = re.compile(r"((?:[^#\\]|\\.)*)#.*", re.DOTALL)
+_COMMAS: Final = re.compile(r"\[[^\[\]]*\]|[,\s]+")
 _LONGEST_NAME: Final = 64
 """Maximum length of a switch name: topology.conf(5)."""
 
 
 def conf(text: str) -> Topology:
-    """topology.conf. With both switches and blocks, the switches count. Raises: TopologyError."""
+    """topology.conf, or `scontrol show topology`. With both switches and blocks, the switches count. Raises:
+    TopologyError."""
     switches: list[Declared] = []
     blocks: list[Declared] = []
     sizes: tuple[list[int], int] = [], 0
     for line, words in _lines(text):
         if "switchname" in words:
             _known(words, _SWITCH, line)
-            switches.append(_switch(words["switchname"], words.get("switches"), words.get("nodes"), line))
+            # scontrol repeats the nodes of all leaves below a switch.
+            nodes = words.get("nodes") if "level" not in words or "switches" not in words else None
+            switches.append(_switch(words["switchname"], words.get("switches"), nodes, line))
         elif "blockname" in words:
             _known(words, _BLOCK, line)
-            blocks.append(Declared(words["blockname"], (), expand(_given(words, "nodes", line), line), line))
+            blocks.append(Declared(words["blockname"], (), _listed(_given(words, "nodes", line), line), line))
+            sizes = _with_size(sizes, words, line)
+        elif "aggregatedblock" in words and "blockindex" in words:
+            sizes = _with_size(sizes, words, line)
         elif "blocksizes" in words:
             sizes = [_size(each, line) for each in words["blocksizes"].split(",")], line
         else:
@@ -46,30 +63,57 @@ def conf(text: str) -> Topology:
 def _lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Non-empty lines, joined where one ends in a backslash; keys in lower case."""
     begun, kept = 0, ""
-    for line, raw in enumerate(text.splitlines(), 1):
-        content = raw.split("#", 1)[0].strip()
+    for line, raw in enumerate([*text.split("\n"), ""], 1):
+        content = raw
+        if "#" in raw and (comment := _COMMENT.fullmatch(raw)) is not None:
+            content = comment[1]
         begun = begun or line
-        if content.endswith("\\"):
-            kept += content[:-1] + " "
+        bare = content.rstrip()
+        if (len(bare) - len(bare.rstrip("\\"))) % 2:
+            kept += bare[:-1]
             continue
-        words: dict[str, str] = {}
-        for word in (kept + content).split():
-            key, sign, value = word.partition("=")
-            if not sign or not value:
-                raise TopologyError(f"{word[:60]!r} is not KEY=VALUE", begun)
-            if key.lower() in words:
-                raise TopologyError(f"{key[:60]} is duplicated", begun)
-            words[key.lower()] = value.strip('"')
-        if words:
+        joined = kept + content
+        if words := _words(re.sub(r"\\(.?)", r"\1", joined) if "\\" in joined else joined, begun):
             yield begun, words
         begun, kept = 0, ""
-    if kept:
-        raise TopologyError("the text ends in the middle of a line", begun)
 
 
-def _known(words: dict[str, str], names: set[str], line: int) -> None:
-    if strange := sorted(set(words) - names):
+def _words(content: str, line: int) -> dict[str, str]:
+    """The pairs of one line."""
+    words: dict[str, str] = {}
+    at, end = 0, len(content.rstrip())
+    while at < end:
+        pair = _PAIR.match(content, at)
+        if pair is None:
+            strange = content[at:].split(maxsplit=1)[0][:60]
+            if not words and strange.lower() == "include":
+                raise TopologyError("Include is not followed: insert the lines of that file", line)
+            raise TopologyError(f"{strange!r} is not KEY=VALUE", line)
+        key = pair[1].lower()
+        if key in words:
+            raise TopologyError(f"{pair[1][:60]} is duplicated", line)
+        words[key] = pair[2] if pair[2] is not None else pair[3]
+        at = pair.end()
+    return words
+
+
+def _known(words: Mapping[str, str], names: set[str], line: int) -> None:
+    strange = sorted(set(words) - names)
+    if strange and not words.keys() & _SHOWN:
         raise TopologyError(f"{strange[0][:60]!r} is not a key of this line", line)
+
+
+def _with_size(sizes: tuple[list[int], int], words: Mapping[str, str], line: int) -> tuple[list[int], int]:
+    """The sizes, with that of a block which scontrol shows."""
+    size = words.get("blocksize")
+    if size is None or "blockindex" not in words:
+        return sizes
+    return sorted({*sizes[0], _size(size, line)}), line
+
+
+def _listed(text: str, line: int) -> list[str]:
+    """A hostlist, in which Slurm allows blanks, and commas with nothing between them; generated files have both."""
+    return expand(_COMMAS.sub(lambda match: match[0] if match[0][0] == "[" else ",", text).strip(","), line)
 
 
 def _given(words: dict[str, str], name: str, line: int) -> str:
@@ -83,8 +127,8 @@ def _switch(name: str, switches: str | None, hosts: str | None, line: int) -> De
         raise TopologyError(f"a switch's name has 1 to {_LONGEST_NAME} characters", line)
     if not switches and not hosts:
         raise TopologyError(f"switch {name!r} has neither hosts nor switches below it", line)
-    below = expand(switches, line) if switches else []
-    return Declared(name, below, expand(hosts, line) if hosts else [], line)
+    below = _listed(switches, line) if switches else []
+    return Declared(name, below, _listed(hosts, line) if hosts else [], line)
 
 
 def _size(text: str, line: int) -> int:

@@ -23,8 +23,8 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
     """The flags of both commands."""
     parser.add_argument(
         "topology", metavar="TOPOLOGY",
-        help="Slurm's topology.conf or topology.yaml, Topograph's JSON, or fat-tree:K, fat-tree:K/UP,"
-        " leaf-spine:LEAVESxHOSTSxSPINES, tree:AxBxC",
+        help="Slurm's topology.conf or topology.yaml, the output of scontrol show topology, Topograph's JSON, or"
+        " fat-tree:K, fat-tree:K/UP, leaf-spine:LEAVESxHOSTSxSPINES, tree:AxBxC",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
