@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offpath.bindings.mig import gpu_model
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.errors import LayoutImpossible, LayoutInvalid
-from offpath.host_helper.migd.layout_file import LayoutEntry, parse_layouts, read_layout
+from offpath.host_helper.migd.layout_file import LayoutEntry, parse_layout, read_layout
 from offpath.host_helper.migd.layout_plan import has_mode, is_applied, plan
 
 A100 = gpu_model("A100-40GB")
@@ -142,6 +142,60 @@ def test_a_rule_that_is_broken_is_named(tmp_path: Path, text: str, told: str) ->
         layout(tmp_path, None, text)
 
 
+ALL_CARDS = """
+version: v1
+mig-configs:
+  all-1g.5gb:
+    - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb": 7}}
+  all-1g.24gb-me:
+    - {devices: all, mig-enabled: true, mig-devices: {"1g.24gb-me": 4}}
+  all-1g.24gb.me.all:
+    - {devices: all, mig-enabled: true, mig-devices: {"1g.24gb+me.all": 1}}
+  all-2g.48gb.gfx:
+    - {devices: all, mig-enabled: true, mig-devices: {"2g.48gb+gfx": 2}}
+  several:
+    - {devices: all, mig-enabled: true, mig-devices: {"1g.5gb+me,gfx": 1, "1g.5gb+gfx-me": 1}}
+  newer:
+    - {devices: all, mig-enabled: true, mig-devices: {"1x.5gb": 1}, of-a-later-release: true}
+  composed:
+    - {devices: all, mig-enabled: true, mig-devices: {"1c.3g.20gb": 1}}
+"""
+"""The shape of the vendor's default file: one for all cards."""
+
+
+@pytest.mark.parametrize(
+    ("label", "counts"),
+    [
+        ("all-1g.5gb", {"1g.5gb": 7}),
+        ("all-1g.24gb-me", {"1g.24gb-me": 4}),
+        ("all-1g.24gb.me.all", {"1g.24gb+me.all": 1}),
+        ("all-2g.48gb.gfx", {"2g.48gb+gfx": 2}),
+        ("several", {"1g.5gb+me,gfx": 1, "1g.5gb+gfx-me": 1}),
+    ],
+)
+def test_the_vendors_file_for_all_cards_is_accepted(tmp_path: Path, label: str, counts: dict[str, int]) -> None:
+    (found,) = layout(tmp_path, label, ALL_CARDS).entries
+    assert found.mig_devices == counts
+
+
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("newer", r"mig-configs\.newer\.0\.mig-devices: .*'1x\.5gb' is not a profile.*of-a-later-release"),
+        ("composed", r"mig-configs\.composed\.0\.mig-devices: .*one compute instance"),
+    ],
+)
+def test_the_chosen_layout_is_checked_strictly(tmp_path: Path, label: str, told: str) -> None:
+    with pytest.raises(LayoutInvalid, match=told):
+        layout(tmp_path, label, ALL_CARDS)
+
+
+@pytest.mark.parametrize("name", ["1g.5gb-", "1g.5gb+", "1g.5gb-Me", "1g.5gb+me,", "1g.5gb me", "-me", "1g.5gb--me"])
+def test_a_profile_with_a_faulty_attribute_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a profile"):
+        entry(mig_devices={name: 1})
+
+
 def test_a_file_that_is_too_long_is_not_parsed(tmp_path: Path) -> None:
     with pytest.raises(LayoutInvalid, match="longer than"):
         layout(tmp_path, None, "#" * (1 << 20) + "\n#")
@@ -150,7 +204,7 @@ def test_a_file_that_is_too_long_is_not_parsed(tmp_path: Path) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_bytes_raise_anything_else(body: bytes) -> None:
     try:
-        parse_layouts(body)
+        parse_layout(body)
     except LayoutInvalid:
         return
     raise AssertionError("these bytes are no layout")

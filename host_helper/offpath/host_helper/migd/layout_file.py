@@ -3,23 +3,28 @@
 ``mig-devices`` says how many instances of each profile a GPU gets. ``offpath-starts``, a key of offpath's own, says
 where they start; mig-parted refuses files that have it. Without it `offpath.host_helper.migd.layout_plan` chooses
 places.
-Source: mig-parted, api/spec/v1/spec.go (2026-08).
+
+One file has layouts for all cards of the vendor. Only the chosen one is checked, as others may be for cards that are
+newer than this reader.
+Source: mig-parted, api/spec/v1/spec.go (2026-08); names of profiles: go-nvlib, pkg/nvlib/device/mig_profile.go.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from offpath.host_helper.migd.errors import LayoutInvalid
 
 MAX_BYTES: Final = 1 << 20
 _MOST_FAULTS: Final = 8
-_PROFILE: Final = re.compile(r"(?:(\d+)c\.)?\d+g\.\d+gb(?:\+[a-z0-9.]+)*")
+_PROFILE: Final = re.compile(r"(?:(\d+)c\.)?\d+g\.\d+gb(?:[+-][a-z][a-z0-9.]*(?:,[a-z][a-z0-9.]*)*)*")
+"""``1g.5gb``, with attributes that the instance has (``+me``, ``+me.all``, ``+gfx``) or lacks (``-me``)."""
 _Label = Annotated[str, Field(min_length=1, max_length=128)]
 _Count = Annotated[int, Field(ge=0, le=64)]
 _Counts = Annotated[dict[str, _Count], Field(max_length=64)]
@@ -79,10 +84,12 @@ class LayoutEntry(_Strict):
 
 class _File(_Strict):
     version: Literal["v1"]
-    configs: Annotated[
-        dict[_Label, Annotated[list[LayoutEntry], Field(min_length=1, max_length=256)]],
-        Field(alias="mig-configs", min_length=1, max_length=256),
-    ]
+    configs: Annotated[dict[_Label, Any], Field(alias="mig-configs", min_length=1, max_length=256)]
+
+
+_ENTRIES: Final = TypeAdapter[list[LayoutEntry]](
+    Annotated[list[LayoutEntry], Field(min_length=1, max_length=256)], config=ConfigDict(strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ class Layout:
 def read_layout(path: str, label: str | None = None) -> Layout:
     """One layout of the file. Without ``label`` the file must have only one.
 
-    Raises: LayoutInvalid: it cannot be read, breaks a rule, or has no such label.
+    Raises: LayoutInvalid: the file cannot be read, the layout breaks a rule, or there is no such label.
     """
     try:
         with open(path, "rb") as file:
@@ -111,25 +118,32 @@ def read_layout(path: str, label: str | None = None) -> Layout:
     if len(body) > MAX_BYTES:
         raise LayoutInvalid(f"{path}: longer than {MAX_BYTES} bytes")
     try:
-        configs = parse_layouts(body)
+        return parse_layout(body, label)
     except LayoutInvalid as fault:
         raise LayoutInvalid(f"{path}: {fault}") from None
+
+
+def parse_layout(body: bytes, label: str | None = None) -> Layout:
+    """One layout of a file's content, see `read_layout`. Raises: LayoutInvalid, with all faults."""
+    with _faults():
+        configs = _File.model_validate(_yaml(body)).configs
     if label is None and len(configs) > 1:
-        raise LayoutInvalid(f"{path} has {len(configs)} layouts: choose one with -c ({', '.join(sorted(configs))})")
+        raise LayoutInvalid(f"{len(configs)} layouts: choose one with -c ({', '.join(sorted(configs))})")
     chosen = label if label is not None else next(iter(configs))
     if chosen not in configs:
-        raise LayoutInvalid(f"{path} has no layout {chosen!r}; it has {', '.join(sorted(configs))}")
-    return Layout(chosen, tuple(configs[chosen]))
+        raise LayoutInvalid(f"no layout {chosen!r}; known layouts: {', '.join(sorted(configs))}")
+    with _faults("mig-configs", chosen):
+        return Layout(chosen, tuple(_ENTRIES.validate_python(configs[chosen])))
 
 
-def parse_layouts(body: bytes) -> dict[str, list[LayoutEntry]]:
-    """All layouts of a file by label. Raises: LayoutInvalid, with all faults."""
+@contextlib.contextmanager
+def _faults(*where: str) -> Iterator[None]:
     try:
-        return dict(_File.model_validate(_yaml(body)).configs)
+        yield
     except ValidationError as fault:
         shown = fault.errors(include_input=False, include_url=False)[:_MOST_FAULTS]
         raise LayoutInvalid(
-            "; ".join(f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in shown)
+            "; ".join(f"{'.'.join(map(str, (*where, *each['loc']))) or 'file'}: {each['msg']}" for each in shown)
         ) from None
 
 
