@@ -14,6 +14,7 @@ import pytest
 
 from offpath.cli.demo import samples
 from offpath.cli.files.traces import TraceError, openb, pai_marginals, whole_gpus
+from offpath.cli.hire.traces import read as read_groups
 from offpath.cli.simulate.conspirator import densest, stream_of
 from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.sched.sim.workload import SECOND_NS, Marginals, Stream, TraceJob, synthetic, thinned, with_tenants, zipf
@@ -134,6 +135,10 @@ def test_loads_and_peaks_by_hand() -> None:
     assert densest(stream).jobs == jobs
 
 
+SYNTHETIC = "job,type,submit,duration,task_group,instances,mem,cpu,connections\n"
+PODS_OF_HIRE = "name,creation_time_s,run_duration_s,cpu_milli,memory_mib,qos\n"
+
+
 def test_traces_are_read_with_their_columns(tmp_path: Path) -> None:
     pods = openb(PODS)
     assert len(pods.jobs) == 210
@@ -157,6 +162,8 @@ def test_traces_are_read_with_their_columns(tmp_path: Path) -> None:
         ("submit_time_s,duration_s,num_gpus,vc\n1,1e99,1,a\n", "not in 0 to"),
         ("submit_time_s,duration_s,num_gpus,vc\n1\n", ":2: duration_s is None"),
         ("submit_time_s,duration_s,num_gpus,vc\n1,2,1\n", ":2: vc is None"),
+        ("submit_time_s,duration_s,num_gpus,vc\n1,2,2.0,a\n1,2,1.5,a\n", ":3: num_gpus is 1.5, not a whole number"),
+        ("submit_time_s,duration_s,num_gpus,vc\n1,2,0.5,a\n", ":2: num_gpus is 0.5, not in 1 to 1024"),
     ],
 )
 def test_a_trace_that_makes_no_sense_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
@@ -164,6 +171,31 @@ def test_a_trace_that_makes_no_sense_is_named_with_its_line(tmp_path: Path, text
     path.write_text(text)
     with pytest.raises(TraceError, match=said):
         whole_gpus(str(path), tenant="vc", name="bad")
+
+
+def test_several_gpus_of_a_shared_gpus_trace_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text("submit_time_s,duration_s,gpu_request_fraction,num_gpu\n0,1,0.25,1\n0,1,2.0,2\n")
+    assert [job.share for job in openb(str(path)).jobs] == [25, 200]
+    path.write_text("submit_time_s,duration_s,gpu_request_fraction,num_gpu\n0,1,0.25,1\n0,1,1.5,2\n")
+    with pytest.raises(TraceError, match=r"pods\.csv:3: gpu_request_fraction is 1\.5, not a whole number"):
+        openb(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{SYNTHETIC}j0,DAG,2,13,1,2.5,1.00,50,\n", ":2: instances is 2.5, not a whole number"),
+        (f"{SYNTHETIC}j0,DAG,2,13,1.5,2,1.00,50,\n", ":2: task_group is 1.5, not a whole number"),
+        (f"{PODS_OF_HIRE}p0,0,5,100.5,1,LS\n", ":2: cpu_milli is 100.5, not a whole number"),
+        (f"{PODS_OF_HIRE}p0,0,5,100,1.5,LS\n", ":2: memory_mib is 1.5, not a whole number"),
+    ],
+)
+def test_counts_of_a_trace_of_task_groups_are_whole(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "groups.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=said):
+        read_groups(str(path))
 
 
 @pytest.mark.parametrize("held", [b"\x1f\x8b\x08 no gzip", b"\xff\xfe,\x00"])

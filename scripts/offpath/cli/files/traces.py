@@ -61,6 +61,14 @@ def number(path: str, line: int, row: dict[str, str], name: str, least: float, m
     return value
 
 
+def whole(path: str, line: int, row: dict[str, str], name: str, least: int, most: int) -> int:
+    """Column ``name`` as a count, also ``2.0``. Raises: TraceError: a fraction, or see `number`."""
+    value = number(path, line, row, name, least, most)
+    if not value.is_integer():
+        raise TraceError(f"{path}:{line}: {name} is {value:g}, not a whole number")
+    return int(value)
+
+
 def _stream(
     path: str, name: str, columns: tuple[str, ...], job: Callable[[int, dict[str, str]], TraceJob], hours: float | None
 ) -> Stream:
@@ -80,7 +88,7 @@ _QUANTILES: Final = (
 
 
 def openb(path: str, *, hours: float | None = 60.0, name: str = "openb", time: str = "submit_time_s") -> Stream:
-    """Alibaba's v2023 pods: R is the requested fraction of a GPU; several GPUs are a gang. ``time``:
+    """Alibaba's v2023 pods: R is the requested fraction of a GPU; several whole GPUs are a gang. ``time``:
     "submit_time_s", or "orig_creation_time_s" for the times before compression.
 
     Raises: TraceError.
@@ -91,7 +99,10 @@ def openb(path: str, *, hours: float | None = 60.0, name: str = "openb", time: s
         at = number(path, line, row, time, 0, _SECONDS)
         lasts = number(path, line, row, "duration_s", 0, _SECONDS)
         fraction = number(path, line, row, "gpu_request_fraction", 0.001, _MOST_GPUS)
-        share = max(1, round(100 * fraction)) if fraction <= 1 else 100 * math.ceil(fraction)
+        if fraction > 1:  # several GPUs, and only a single one is shared
+            share = 100 * whole(path, line, row, "gpu_request_fraction", 1, _MOST_GPUS)
+        else:
+            share = max(1, round(100 * fraction))
         return TraceJob(round(at * SECOND_NS), round(lasts * SECOND_NS), "", share)
 
     return _stream(path, name, columns, job, hours)
@@ -106,10 +117,10 @@ def whole_gpus(path: str, *, tenant: str, name: str, hours: float | None = 60.0)
     def job(line: int, row: dict[str, str]) -> TraceJob:
         at = number(path, line, row, "submit_time_s", 0, _SECONDS)
         lasts = number(path, line, row, "duration_s", 0, _SECONDS)
-        gpus = number(path, line, row, "num_gpus", 1, _MOST_GPUS)
+        gpus = whole(path, line, row, "num_gpus", 1, _MOST_GPUS)
         if not row[tenant]:
             raise TraceError(f"{path}:{line}: {tenant} is {row[tenant]!r}")
-        return TraceJob(round(at * SECOND_NS), round(lasts * SECOND_NS), row[tenant], 100 * int(gpus))
+        return TraceJob(round(at * SECOND_NS), round(lasts * SECOND_NS), row[tenant], 100 * gpus)
 
     return _stream(path, name, ("submit_time_s", "duration_s", "num_gpus", tenant), job, hours)
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from offpath.cli.files.traces import TraceError, number, rows
+from offpath.cli.files.traces import TraceError, number, rows, whole
 
 MOST_JOBS: Final = 20_000
 SYNTHETIC_SERVER: Final = (96_000, 524_288)
@@ -88,12 +88,12 @@ def _synthetic(path: str) -> tuple[Row, ...]:
     for line, row in rows(path, needed):
         at_s = number(path, line, row, "submit", 0, _MOST_S)
         job = jobs.setdefault(row["job"], (at_s, row["type"] == "container", {}))
-        name = int(number(path, line, row, "task_group", 1, 1_000))
+        name = whole(path, line, row, "task_group", 1, 1_000)
         if name in job[2] or len(jobs) > MOST_JOBS:
             raise TraceError(f"{path}:{line}: task group {name} of {row['job']!r:.40} again, or too many jobs")
         share = number(path, line, row, "mem", 0, 100) * MEMORY_FACTOR / 100
         job[2][name] = Group(
-            int(number(path, line, row, "instances", 1, 10_000)),
+            whole(path, line, row, "instances", 1, 10_000),
             min(SYNTHETIC_SERVER[0], round(number(path, line, row, "cpu", 0, 9_600) * 10 * CPU_FACTOR)),
             min(SYNTHETIC_SERVER[1], round(share * SYNTHETIC_SERVER[1])),
             max(1.0, number(path, line, row, "duration", 0, _MOST_S)),
@@ -131,8 +131,8 @@ def _pods(path: str) -> tuple[Row, ...]:
         if lasts_s > 0:
             pods.append((
                 number(path, line, row, "creation_time_s", 0, _MOST_S), lasts_s,
-                int(number(path, line, row, "cpu_milli", 0, POD_SERVER[0])),
-                int(number(path, line, row, "memory_mib", 0, POD_SERVER[1])), row["qos"],
+                whole(path, line, row, "cpu_milli", 0, POD_SERVER[0]),
+                whole(path, line, row, "memory_mib", 0, POD_SERVER[1]), row["qos"],
             ))  # fmt: skip
     found = sorted(_jobs_of_pods(sorted(pods)), key=lambda each: each.at_s)
     if not found:
