@@ -29,7 +29,7 @@ from .test_resume import DURABLE, kill_daemon
 WIDE = {"max_share": 400, "max_demand": 400}
 H100 = "H100-80GB"
 THREE = ",".join([H100] * 3)
-NOTHING = np.zeros(1)
+NOTHING = [np.zeros(1)]
 Boot = Callable[..., Machine]
 
 

@@ -197,7 +197,7 @@ def test_a_signal_reloads_too(make_cluster: Make, tmp_path: Path) -> None:
 REFUSED = [
     ("helper = (", "cannot be loaded: SyntaxError"),
     ("1 / 0", "cannot be loaded: ZeroDivisionError"),
-    ("import sys; sys.exit(3)", "the file cannot be served: SystemExit: 3"),
+    ("import sys; sys.exit(3)", "serve.py cannot be loaded: SystemExit: 3"),
     ("import os; os._exit(0)", "the process of its trial ended early"),
     ("import os; os.kill(os.getpid(), 11)", "its trial was ended by SIGSEGV"),
     ("helper = 3", "defines no `helper = Helper()`"),
