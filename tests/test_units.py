@@ -160,11 +160,11 @@ def test_the_service_starts_what_is_installed_with_the_limits_of_the_configurati
 
 def test_another_configuration_gets_another_limit(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(
-        '[[tenant]]\nname = "a"\nmax_bytes = 10000\n[[tenant]]\nname = "b"\nmax_bytes = 50\n'
+        '[[tenant]]\nname = "a"\nmax_bytes = 10000\n[[tenant]]\nname = "b"\nmax_bytes = 5000\n'
     )
     script = [str(ROOT / "scripts" / "install-units"), str(tmp_path / "to"), str(tmp_path / "c.toml")]
     subprocess.run(script, capture_output=True, check=True, timeout=300)
-    assert read(tmp_path / "to/usr/lib/systemd/system/offpathd.service")["LimitMEMLOCK"] == ["11055"]
+    assert read(tmp_path / "to/usr/lib/systemd/system/offpathd.service")["LimitMEMLOCK"] == ["16500"]
     (tmp_path / "c.toml").write_text("tenant = 3")
     assert subprocess.run(script, capture_output=True, check=False, timeout=300).returncode == 1
 

@@ -97,8 +97,8 @@ def test_one_processor_is_too_few() -> None:
 
 # -- limits -------------------------------------------------------------------------------------------------------
 def test_memlock_is_the_sum_of_the_tenants_bytes_and_a_tenth() -> None:
-    tenants = [{"name": "alpha", "max_bytes": 1000}, {"name": "beta", "max_bytes": 500}]
-    assert memlock_bytes(config(tenant=tenants)) == 1650
+    tenants = [{"name": "alpha", "max_bytes": 10_000}, {"name": "beta", "max_bytes": 5_000}]
+    assert memlock_bytes(config(tenant=tenants)) == 16_500
 
 
 def test_limits_below_the_configuration_are_named_with_the_figure_to_set() -> None:

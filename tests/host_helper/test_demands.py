@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -45,8 +46,8 @@ def kernel(**what: Any) -> Kernel:
 
 @pytest.mark.parametrize(
     ("written", "nbytes"),
-    [("6GiB", 6 * GIB), ("512 MiB", 512 << 20), ("1.5GiB", 3 << 29), ("1TiB", 1 << 40), ("4096", 4096), ("7B", 7),
-     (123, 123), (None, 0), ("1024TiB", MAX_MEMORY)],
+    [("6GiB", 6 * GIB), ("512 MiB", 512 << 20), ("1.5GiB", 3 << 29), ("1TiB", 1 << 40), ("1048576", 1 << 20),
+     ("2000000B", 2_000_000), (1 << 20, 1 << 20), (None, 0), ("1024TiB", MAX_MEMORY)],
 )  # fmt: skip
 def test_memory_is_a_size_with_a_unit_or_bytes(written: str | int | None, nbytes: int) -> None:
     assert parse_memory(written) == nbytes
@@ -62,13 +63,29 @@ def test_a_memory_that_is_no_size_is_refused_where_it_is_written(written: Any) -
         kernel(memory=written)
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (16, "memory '16' is 16 bytes; the least is 1 MiB; write a unit, such as '16GiB'"),
+        ("16", "memory '16' is 16 bytes; the least is 1 MiB; write a unit, such as '16GiB'"),
+        (1.5, "memory '1.5' is 1 bytes; the least is 1 MiB; write a unit, such as '1.5GiB'"),
+        ("80B", "memory '80B' is 80 bytes; the least is 1 MiB"),
+        ("1023KiB", "memory '1023KiB' is 1047552 bytes; the least is 1 MiB"),
+        ((1 << 20) - 1, "memory '1048575' is 1048575 bytes; the least is 1 MiB; write a unit, such as '1048575GiB'"),
+    ],
+)
+def test_a_memory_that_cannot_be_meant_is_refused_with_what_to_write(written: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"^kernel 'k': {re.escape(said)}$"):
+        kernel(memory=written)
+
+
 @given(st.text(max_size=40) | st.integers() | st.floats())
 def test_whatever_is_written_as_memory_is_bytes_or_a_value_error(written: Any) -> None:
     try:
         nbytes = parse_memory(written)
     except ValueError:
         return
-    assert 0 < nbytes <= MAX_MEMORY
+    assert 1 << 20 <= nbytes <= MAX_MEMORY
 
 
 def test_the_share_of_a_table_is_its_least() -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from offpath.bindings.doca.channel import SERVER, ComchConnector
 from offpath.bindings.errors import HostChannelError
 from offpath.bindings.loopback.channel import LoopbackConnector
+from offpath.bindings.plausible import port_fault
 from offpath.bindings.ports import HostConnector
 from offpath.bindings.runtime import HOST_SOCKET, local_socket
 
@@ -61,6 +62,8 @@ def host_channel(
     }
     if missing := [f"--{name}" for name, value in needed.items() if not value]:
         raise HostChannelError(f"the host channel zmq needs {', '.join(missing)}")
+    if needed["daemon"].startswith("tcp://") and (fault := port_fault(needed["daemon"])):
+        raise HostChannelError(f"--daemon {needed['daemon'][:200]}: {fault}")
     from offpath.bindings.zeromq.connection import ZmqConnector  # only here is pyzmq needed
 
     connector = ZmqConnector(needed["daemon"], needed["key"], needed["server-key"])

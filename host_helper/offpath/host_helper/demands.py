@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from offpath.bindings.errors import OptionRefused
 from offpath.bindings.mig import gpu_models, is_named
+from offpath.bindings.plausible import LEAST_MEMORY
 from offpath.bindings.ports import Gpu
 from offpath.bindings.wire import control
 from offpath.bindings.wire.fields import MAX_BATCH, MAX_GPUS, MAX_PREFERRED, MAX_QUEUE_DELAY_US
@@ -82,15 +83,19 @@ def parse_batching(max_batch: int, max_queue_delay_us: int, preferred: Sequence[
 
 
 def parse_memory(memory: str | int | None) -> int:
-    """Bytes of ``6GiB``, ``512 MiB``, ``1.5GiB`` or a number of bytes; 0 for None. Raises: ValueError."""
+    """Bytes of ``6GiB``, ``512 MiB``, ``1.5GiB`` or a number of bytes; 0 for None. Raises: ValueError: no size, or one
+    that cannot be meant: 16 is 16 bytes, and not 16 GiB."""
     if memory is None:
         return 0
     matched = _SIZE.fullmatch(str(memory)) if not isinstance(memory, bool) else None
     if matched is None:
         raise ValueError(f"memory {str(memory)[:32]!r} is not a size: use bytes, or a number with KiB, MiB, GiB or TiB")
     nbytes = int(float(matched[1]) * _UNITS[matched[2]])
-    if not 0 < nbytes <= MAX_MEMORY:
-        raise ValueError(f"memory {str(memory)[:32]!r} is not between 1 byte and 1024 TiB")
+    if nbytes < LEAST_MEMORY:
+        unit = f"; write a unit, such as '{matched[1]}GiB'" if not matched[2] else ""
+        raise ValueError(f"memory {str(memory)[:32]!r} is {nbytes} bytes; the least is 1 MiB{unit}")
+    if nbytes > MAX_MEMORY:
+        raise ValueError(f"memory {str(memory)[:32]!r} is more than 1024 TiB")
     return nbytes
 
 

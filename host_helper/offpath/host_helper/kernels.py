@@ -175,8 +175,8 @@ class KernelTable:
                 models only: ``{"A100-40GB": 14, "H100-80GB": 10}``. Names are those of offpath's table, or those that
                 `Helper.run` prints for its GPUs. "auto": as measured, from the file given to `Helper.run`.
             memory: device memory that a worker needs to run the kernel, besides the lane's buffers: weights, workspace,
-                CUDA's context. ``"6GiB"``, ``"512MiB"`` or bytes. No worker runs the kernel with less. None: not known,
-                any instance is taken.
+                CUDA's context. ``"6GiB"``, ``"512MiB"`` or bytes; 1 MiB or more. No worker runs it with less. None: not
+                known, any instance is taken.
             pre, post: CPU-side work before and after the kernel, see `Kernel`.
             tensors: what the function gets. "numpy": numpy arrays over the lane's memory; where that is a GPU's, copies
                 of it. "torch", "cupy": tensors of that library over the lane's memory, on the lane's device and stream.

@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from offpath.bindings.errors import FrameError, NegotiationRefused, OptionRefused, PeerGone
+from offpath.bindings.plausible import port_fault
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire import control, negotiating
@@ -252,8 +253,10 @@ def connect_to(address: str, tls: Tls | None, timeout_s: float) -> socket.socket
         if tls is None:
             raise OptionRefused("an address tls:host:port needs tls=Tls(...)")
         host, _, port = rest.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
+        if not host or not (port.isascii() and port.isdigit()):
             raise OptionRefused("an address for TLS is tls:host:port")
+        if fault := port_fault(rest):
+            raise OptionRefused(f"an address for TLS is tls:host:port; {fault}")
         if not isinstance(tls.server_name, str) or not tls.server_name or tls.server_name.startswith("."):
             raise OptionRefused("server_name is the name in the daemon's certificate; it is not empty")
         context = _client_context(tls)

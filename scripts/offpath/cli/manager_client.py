@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
+from offpath.bindings.plausible import LEAST_QUOTA
 from offpath.bindings.runtime import MANAGER_SOCKET
 from offpath.bindings.wire import work_admin
 from offpath.cli import admin_client, controller_client
@@ -39,13 +40,16 @@ def add_job_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def nbytes(text: str) -> int:
-    """A number of bytes, with a unit. Raises: argparse.ArgumentTypeError."""
+    """A number of bytes, with a unit. Raises: argparse.ArgumentTypeError: no number, or one that cannot be meant."""
     number = text.rstrip("BKMGi")
     unit = text[len(number) :]
     try:
-        return round(float(number) * _UNITS[unit])
+        found = round(float(number) * _UNITS[unit])
     except (ValueError, KeyError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r}: a number of bytes, as 528MB or 1GiB") from None
+    if 0 < found < LEAST_QUOTA:
+        raise argparse.ArgumentTypeError(f"{text!r} is {found} bytes; write a unit, as 528MB or 1GiB")
+    return found
 
 
 def found(name: str, runtime_dir: str | None, kind: type[work_admin.ExplainRequest | work_admin.CancelRequest]) -> (

@@ -38,6 +38,8 @@ def test_no_key_is_in_what_is_printed(tmp_path: Path) -> None:
         ("[operation]", '[policy]\nname = "srsf"\nepsilon = 1.0\n[operation]', "not for srsf"),
         ("[operation]", '[policy]\nname = "venn-paper"\nepsilon = 16.5\n[operation]', "policy.epsilon"),
         ("[operation]", '[policy]\nname = "venn-paper"\nepsilon = inf\n[operation]', "policy.epsilon"),
+        ('listen = "127.0.0.1:0"', 'listen = "127.0.0.1:65536"', "http.listen.*a port must be at most 65535"),
+        ("state = ", 'metrics_listen = "127.0.0.1:99999"\nstate = ', "operation.metrics_listen.*at most 65535"),
         ("state = ", 'metrics_listen = "nowhere"\nstate = ', "operation.metrics_listen"),
         ("[devices]", "[devices]\nunknown = 1", "devices.unknown"),
         ("[devices]", "[devices]\nskew_s = nan", "devices.skew_s"),

@@ -8,6 +8,7 @@ import socket
 from typing import Final, NamedTuple
 
 from offpath.bindings.errors import FabricAddressError
+from offpath.bindings.plausible import port_fault
 
 _LONGEST_PATH: Final = 107
 _KEEPALIVE: Final = (
@@ -34,7 +35,7 @@ def parse_address(text: str) -> Address:
         return Address(socket.AF_UNIX, rest)
     if scheme == "tcp":
         host, _, port = rest.rpartition(":")
-        if host and port.isascii() and port.isdecimal() and int(port) < 65_536:
+        if host and port.isascii() and port.isdecimal() and not port_fault(rest):
             bare = host.removeprefix("[").removesuffix("]")
             return Address(socket.AF_INET6 if ":" in bare else socket.AF_INET, (bare, int(port)))
     raise FabricAddressError(f"{text!r:.200}: want unix://PATH or tcp://HOST:PORT")

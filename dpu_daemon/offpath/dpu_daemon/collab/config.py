@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from offpath.bindings.errors import HostChannelError
+from offpath.bindings.plausible import with_port
 from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error, device_context, read_token, zmq_secret
 from offpath.dpu_daemon.config.restart import restart_faults
@@ -59,7 +60,7 @@ class HttpTable(_Table):
     """``[http]``: the address for devices. Without a certificate tokens are readable on the way: then ``listen`` is a
     loopback address, or ``plain`` says that a proxy with TLS stands before it."""
 
-    listen: Address
+    listen: Annotated[Address, AfterValidator(with_port)]
     cert_file: FilePath | None = None
     key_file: FilePath | None = None
     plain: bool = False
@@ -86,7 +87,7 @@ class GatewaysTable(_Table):
     """``[gateways]``: ZeroMQ with CURVE, for gateways that collect the messages of many devices. ``allowed``: a folder
     with a NAME.pub file per gateway, or a file of lines NAME KEY (`offpath keys NAME` makes a pair)."""
 
-    bind: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$")]
+    bind: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$"), AfterValidator(with_port)]
     key_file: FilePath
     allowed: FilePath
     domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "offpath"
@@ -115,7 +116,7 @@ class OperationTable(_Table):
     own."""
 
     state: FilePath
-    metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
+    metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$"), AfterValidator(with_port)] = ""
     log: Literal["text", "json"] = "text"
     uids: Annotated[list[Uid], Field(max_length=1024)] = []
 

@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from offpath.bindings.mig import GpuModel, MigProfile, gpu_models
+from offpath.bindings.plausible import port_fault
 from offpath.dpu_daemon.config.faults import Fault
 from offpath.dpu_daemon.config.places import nearest
 from offpath.dpu_daemon.config.tables import DaemonConfig, LeaseTable
-
-_MAX_PORT = 65535
 
 
 def _alpha(model: GpuModel, profile: MigProfile) -> int:
@@ -155,8 +154,8 @@ def _addresses(config: DaemonConfig) -> Iterator[Fault]:
         "ina.controller": config.ina.controller if config.ina.controller.startswith("tcp://") else "",
     }
     for path, address in named.items():
-        if address and int(address.rpartition(":")[2]) > _MAX_PORT:
-            yield Fault(path, f"a port must be at most {_MAX_PORT}")
+        if fault := port_fault(address):
+            yield Fault(path, fault)
     listen = named["tls.listen"]
     if listen and listen == named["operation.metrics_listen"] and not listen.endswith(":0"):
         yield Fault("operation.metrics_listen", "the same address as tls.listen")

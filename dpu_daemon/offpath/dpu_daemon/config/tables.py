@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from offpath.bindings.plausible import LEAST_QUOTA
 from offpath.bindings.wire.fields import MAX_HELPERS, HelperName
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.gpu.registry import POLICIES
@@ -51,7 +52,7 @@ class TenantTable(_Table):
     weight: Annotated[int, Field(ge=1, le=1000)] = 1
     max_sessions: Annotated[int, Field(ge=1, le=4096)] = 64
     max_slots: Annotated[int, Field(ge=1, le=1024)] = 64
-    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 4 << 30
+    max_bytes: Annotated[int, Field(ge=LEAST_QUOTA, le=1 << 50)] = 4 << 30
     max_jobs: Annotated[int, Field(ge=1, le=65536)] = 256
     max_sequences: Annotated[int, Field(ge=1, le=65536)] = 64
     max_share: Annotated[int, Field(ge=14, le=1_000_000)] = 100_000

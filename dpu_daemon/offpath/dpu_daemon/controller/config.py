@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from offpath.bindings.errors import HostChannelError
+from offpath.bindings.plausible import with_port
 from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error, zmq_secret
 from offpath.dpu_daemon.config.tables import FilePath, Uid
@@ -28,6 +29,10 @@ def _known_placement(name: str) -> str:
     return name
 
 
+def _with_port(address: str) -> str:
+    return with_port(address) if address.startswith("tcp://") else address
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -36,7 +41,9 @@ class AgentsTable(_Table):
     """``[agents]``: the address for agents and the keys that they may use. ``allowed``: a folder with a HOST.pub file
     per host, or a file of lines HOST KEY; HOST is the host's name in the topology."""
 
-    bind: Annotated[str, StringConstraints(pattern=r"^(tcp://.+:[0-9]{1,5}|ipc:///.{1,100})$")]
+    bind: Annotated[
+        str, StringConstraints(pattern=r"^(tcp://.+:[0-9]{1,5}|ipc:///.{1,100})$"), AfterValidator(_with_port)
+    ]
     key_file: FilePath
     allowed: FilePath
     domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "offpath"

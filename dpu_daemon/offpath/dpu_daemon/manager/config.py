@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from offpath.bindings.engines.port import Gpu, NodeInfo
+from offpath.bindings.plausible import with_port
 from offpath.bindings.wire.fields import Name
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error
 from offpath.dpu_daemon.config.tables import FilePath, Uid
@@ -60,7 +61,9 @@ class EngineTable(_Table):
     node: Annotated[list[NodeTable], Field(max_length=_MOST_NODES)] = []
     bin: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     conf: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
-    address: Annotated[str, StringConstraints(max_length=300, pattern=r"^([A-Za-z0-9._-]+:[0-9]{1,5})?$")] = ""
+    address: Annotated[
+        str, StringConstraints(max_length=300, pattern=r"^([A-Za-z0-9._-]+:[0-9]{1,5})?$"), AfterValidator(with_port)
+    ] = ""
     python: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     token: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     partition: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""

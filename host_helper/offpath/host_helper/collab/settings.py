@@ -6,9 +6,10 @@ import os
 import tomllib
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from offpath.bindings.errors import OptionRefused
+from offpath.bindings.plausible import with_port
 from offpath.bindings.tokens import read_token_file
 from offpath.bindings.wire.collab import Labels, Numbers, Versions
 from offpath.bindings.zeromq.keys import read_public, read_secret
@@ -38,7 +39,7 @@ class Settings(_Table):
     number; others are queried, and ``attributes`` is a file in which their answers are kept for all jobs of this user.
     ``patience_s``: so long a controller may not answer before a round is sampled without it."""
 
-    gateway: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$")]
+    gateway: Annotated[str, StringConstraints(pattern=r"^tcp://.+:[0-9]{1,5}$"), AfterValidator(with_port)]
     server_key: FilePath
     key_file: FilePath
     token_key: FilePath

@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from offpath.bindings.errors import OptionRefused
+from offpath.bindings.plausible import port_fault
 
 _PACKAGES: Final = ("starlette", "uvicorn", "h11")
 _LISTEN: Final = "127.0.0.1:7788"
@@ -51,8 +52,10 @@ def main(arguments: argparse.Namespace) -> int:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]").lower()
-    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+    if not colon or not host or not re.fullmatch("[0-9]+", port):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not HOST:PORT")
+    if fault := port_fault(text):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: {fault}")
     return host, int(port)
 
 
