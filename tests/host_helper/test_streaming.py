@@ -13,9 +13,10 @@ import pytest
 from offpath.bindings.errors import DeviceGone
 from offpath.bindings.wire import host
 from offpath.host_helper.kernels import Kernel
+from offpath.host_helper.launched import LaunchedJob
 from offpath.host_helper.profiling import MOST_VALUES, _results
 from offpath.host_helper.streaming import END, Values
-from offpath.host_helper.worker import Worker, _Job
+from offpath.host_helper.worker import Worker
 
 
 def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:
@@ -119,11 +120,11 @@ def test_a_device_that_fails_while_a_worker_computes_ahead_ends_it_after_its_rep
     connection: Any = SimpleNamespace(send=sent.append)
     for name, value in {
         "_lane": SimpleNamespace(synchronize=lambda: None), "_kernels": {}, "_is_device_lost": False,
-        "_is_under_mps": False, "_pid": os.getpid(), "_raised": SimpleNamespace(note=lambda *note, **at: None),
+        "_is_under_mps": False, "_process": os.getpid(), "_raised": SimpleNamespace(note=lambda *note, **at: None),
         "_sequences": SimpleNamespace(left=lambda launch: None),
     }.items():  # fmt: skip
         setattr(worker, name, value)
-    worker._job = job = _Job(host.Launch(7, 3, 1, 14, 0, 0, 0, b""), 1)
+    worker._job = job = LaunchedJob(host.Launch(7, 3, 1, 14, 0, 0, 0, b""), 1)
     job.values, job.number = SimpleNamespace(next=failing, close=lambda: None), 1  # type: ignore[assignment]
     worker._report(connection, b"the first answer")
     assert sent == [b"the first answer"], "its requester takes it"

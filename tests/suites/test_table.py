@@ -39,6 +39,7 @@ CHANGES = {
     "sched/offpath/sched/jobs/book.py": {
         "fast-build", "hostile", "kills-node", "load", "planted-jobs", "planted-node", "properties", "simulation-node",
     },
+    "host_helper/offpath/host_helper/worker.py": {"kills-node", "load", "simulation-node"},
     "systemd/offpathd.service": {"node-vm", "packages"},
     "bindings/offpath/bindings/ports.py": {"hostile", "kills-node", "load", "measured"},
     "bindings/offpath/bindings/engines/slurm.py": {"kills-jobs", "slurm"},

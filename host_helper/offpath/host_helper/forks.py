@@ -6,14 +6,19 @@ has random numbers of its own. A child that a kernel forks has nothing to answer
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import queue
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
+
+from offpath.host_helper.errors import LoadEnded
+from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.raised import summary
 
 _ENTROPY_BITS: Final = 64
 """A seed that was drawn has more; one that somebody chose has fewer."""
@@ -53,11 +58,27 @@ def pools() -> list[Any]:
     return [each for each in gc.get_objects() if isinstance(each, known)]
 
 
-def renew(pools: Iterable[Any], names: Iterable[Mapping[str, Any]]) -> None:
+@contextlib.contextmanager
+def no_child(owner: int, name: str) -> Iterator[None]:
+    """Around a function of the file, ``name``, that loads. Raises: LoadEnded: it asked the process to end."""
+    try:
+        yield
+        end_if_forked(owner)
+    except (SystemExit, KeyboardInterrupt) as fault:
+        end_if_forked(owner, fault)
+        raise LoadEnded(f"{name}, called when the lane was opened, ended with {summary(fault)}") from None
+    except Exception as fault:
+        end_if_forked(owner, fault)
+        raise
+
+
+def renew(pools: Iterable[Any], table: KernelTable) -> None:
     """In a worker, before user code runs there: what it has from the process that it was forked from begins anew.
-    ``pools``: what `pools` found. ``names``: the globals of the file's functions."""
+    ``pools``: what `pools` found. ``table``: has the file's functions, whose globals are looked through."""
     for pool in pools:
         _renew_pool(pool)
+    functions = (*(each.function for each in table.kernels.values()), *table.on_lane_open)
+    names = [getattr(each, "__globals__", {}) for each in functions]
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()

@@ -434,7 +434,7 @@ class Supervisor:
             status = 1
             try:
                 self._close_in_child(connection)
-                self._renew(pools)
+                forks.renew(pools, self._table)
                 self._become_worker(held, lane)
                 status = 0
             except KeyboardInterrupt:
@@ -463,11 +463,6 @@ class Supervisor:
                 each.close()
         if self._reloader is not None:
             self._reloader.close_in_child()
-
-    def _renew(self, pools: Iterable[object]) -> None:
-        """See `forks.renew`."""
-        functions = (*(each.function for each in self._table.kernels.values()), *self._table.on_lane_open)
-        forks.renew(pools, [getattr(each, "__globals__", {}) for each in functions])
 
     def _become_worker(self, held: Instance, lane: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from offpath.bindings import faults
@@ -31,9 +32,9 @@ from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC, FLAG_STREAM
 from offpath.host_helper.arguments import Arguments, call_on_stream
 from offpath.host_helper.declared import Declared
-from offpath.host_helper.errors import LoadEnded
-from offpath.host_helper.forks import end_if_forked
+from offpath.host_helper.forks import end_if_forked, no_child
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, LaneMemory, enter_lane
+from offpath.host_helper.launched import NO_REPLY, STALE, STOPPED, LaunchedJob, failed
 from offpath.host_helper.mps import require
 from offpath.host_helper.payloads import Payloads
 from offpath.host_helper.raised import Raised, summary
@@ -44,10 +45,6 @@ from offpath.host_helper.streaming import END, Values
 logger = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.01
 _MOST_MS: Final = 0xFFFF_FFFF
-_STALE: Final = Stored(host.RESULT_STALE, b"", b"", 0, True)
-_STOPPED: Final = Stored(host.RESULT_STOPPED, b"", b"", 0, True)
-_NO_REPLY: Final = (0, 0, 0)
-"""No answer waits for a reply: answers are numbered from 1."""
 
 
 class Worker:
@@ -87,6 +84,7 @@ class Worker:
         self._kernels = {number: table.kernels[name] for name, number in kernel_ids.items() if name in table.kernels}
         self._break_scrub = break_scrub
         self._pid = pid
+        self._process = os.getpid()  # ``pid`` is the one that the daemon sees
         self._linger_s = linger_s
         self._is_unwanted = False
         self._is_loaded = False
@@ -95,7 +93,7 @@ class Worker:
         self._raised = Raised(f"lease {order.lease} lane {lane}", __file__)
         self._last_job = 0
         self._last_result = b""
-        self._job: _Job | None = None
+        self._job: LaunchedJob | None = None
         self._arguments = Arguments(self._lane)
         self._declared = Declared()
         self._sequences = SequenceStates()
@@ -213,22 +211,9 @@ class Worker:
         began_ns = time.monotonic_ns()
         self._is_loaded = True
         for opened in self._table.on_lane_open:
-            with self._no_child(getattr(opened, "__name__", "a function")):
+            with no_child(self._process, getattr(opened, "__name__", "a function")):
                 opened(context)
         self._load_ms = min((time.monotonic_ns() - began_ns) // 1_000_000, _MOST_MS)
-
-    @contextlib.contextmanager
-    def _no_child(self, name: str) -> Iterator[None]:
-        """Around a function that loads. Raises: LoadEnded: it asked the process to end."""
-        try:
-            yield
-            end_if_forked(self._pid)
-        except (SystemExit, KeyboardInterrupt) as fault:
-            end_if_forked(self._pid, fault)
-            raise LoadEnded(f"{name}, called when the lane was opened, ended with {summary(fault)}") from None
-        except Exception as fault:
-            end_if_forked(self._pid, fault)
-            raise
 
     def _offer(self, connection: HostEnd) -> None:
         export = self._export(connection)
@@ -281,26 +266,26 @@ class Worker:
         self._last_job, self._last_result = launch.job, b""
         if faults.armed:
             faults.hit("worker.launch")
-        self._job = job = _Job(launch, time.monotonic_ns())
+        self._job = job = LaunchedJob(launch, time.monotonic_ns())
         if launch.generation != self._order.generation:
-            return job.packed(_STALE, time.monotonic_ns())
+            return job.packed(STALE, time.monotonic_ns())
         return self._outcome(job, self._compute)
 
-    def _outcome(self, job: _Job, compute: Callable[[_Job], Stored]) -> bytes:
+    def _outcome(self, job: LaunchedJob, compute: Callable[[LaunchedJob], Stored]) -> bytes:
         """What ``compute`` gives, as a message."""
         finished = 0
         try:
             stored = compute(job)
-            end_if_forked(self._pid)
+            end_if_forked(self._process)
         except BaseException as fault:  # boundary to user code: report it, keep serving unless the device failed
-            end_if_forked(self._pid, fault)
+            end_if_forked(self._process, fault)
             with contextlib.suppress(
                 BaseException
             ):  # of ``post``, or of a value that cannot be sent: its kernel is open
                 self._close(job)
             self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
             finished = time.monotonic_ns()
-            stored = _failed(host.RESULT_KERNEL_RAISED, summary(fault))
+            stored = failed(host.RESULT_KERNEL_RAISED, summary(fault))
             kernel = self._kernels.get(job.launch.kernel_id)
             name = kernel.name if kernel is not None else f"#{job.launch.kernel_id}"
             self._raised.note(fault, name, job.launch.job, now_ns=finished)
@@ -318,22 +303,22 @@ class Worker:
             logger.warning("lease %d lane %d: %s", self._order.lease, self._lane_number, fault)
         return False
 
-    def _compute(self, job: _Job) -> Stored:
+    def _compute(self, job: LaunchedJob) -> Stored:
         launch = job.launch
         self._sequences.begin(launch)  # first: a device that fails leaves no former state either
         self._lane.acquire(launch.payload_bytes)
         job.started_ns = time.monotonic_ns()
         checked = bool(launch.flags & FLAG_PAYLOAD_CRC)
         if checked and self._lane.checksum(launch.payload_bytes) != launch.payload_crc:
-            return _failed(host.RESULT_CHECKSUM, "the payload in the lane does not match its checksum")
+            return failed(host.RESULT_CHECKSUM, "the payload in the lane does not match its checksum")
         kernel = self._kernels.get(launch.kernel_id)
         if kernel is None:
             raise LookupError(f"this helper has no kernel {launch.kernel_id}")
         if kernel.streams != bool(launch.flags & FLAG_STREAM):
             does = "streams" if kernel.streams else "does not stream"
-            return _failed(host.RESULT_STREAM_MISMATCH, f"kernel {kernel.name} {does}")
+            return failed(host.RESULT_STREAM_MISMATCH, f"kernel {kernel.name} {does}")
         if (why := self._declared.fault(kernel, launch)) is not None:
-            return _failed(host.RESULT_KERNEL_RAISED, why)
+            return failed(host.RESULT_KERNEL_RAISED, why)
         sequence = self._sequences.enter(launch) if kernel.sequences else None
         arguments = self._arguments.of(kernel, launch)
         if kernel.streams:
@@ -350,14 +335,14 @@ class Worker:
         """The outcome, if the kernel has nothing of the lane's memory any more."""
         if not self._arguments.kept(kernel):
             return stored
-        return _failed(
+        return failed(
             host.RESULT_KERNEL_RAISED,
             f"kernel {kernel.name} keeps an argument, or a view of one, beyond its return, and the next request "
             "overwrites that memory: keep a copy, or declare @helper.kernel(keeps=True)",
         )
 
     # -- streams ------------------------------------------------------------------------------------------------------
-    def _next(self, job: _Job) -> Stored:
+    def _next(self, job: LaunchedJob) -> Stored:
         """The next answer of a stream, or its end."""
         assert job.values is not None
         value = job.values.next()
@@ -371,13 +356,13 @@ class Worker:
         self._close(job)
         return stored
 
-    def _close(self, job: _Job) -> Stored:
+    def _close(self, job: LaunchedJob) -> Stored:
         """End a stream whose further answers nobody wants, and the work that it queued while it was closed."""
         values, job.values = job.values, None
         if values is not None:
             values.close()
             self._lane.synchronize()
-        return _STOPPED
+        return STOPPED
 
     def _work_ahead(self) -> None:
         """Compute the next answer of a stream while the last one travels. Not while that lies in the lane: the daemon
@@ -392,46 +377,8 @@ class Worker:
         reply, job = host.parse_proceed(message), self._job
         if job is None or (reply.job, reply.generation, reply.number) != job.awaited:
             return b""
-        job.awaited, self._last_result = _NO_REPLY, b""
+        job.awaited, self._last_result = NO_REPLY, b""
         ahead, job.ahead = job.ahead, b""
         if reply.is_stop:
             return self._outcome(job, self._close)
         return ahead or self._outcome(job, self._next)
-
-
-class _Job:
-    """The last launch. ``number``: of the last answer of its stream that was computed; ``awaited``: job, generation and
-    number of the answer that waits for its reply. ``ahead``: the message that follows it, if that is computed."""
-
-    def __init__(self, launch: host.Launch, started_ns: int) -> None:
-        self.launch = launch
-        self.started_ns = started_ns
-        self.values: Values | None = None
-        self.number = 0
-        self.awaited = _NO_REPLY
-        self.is_inline = True
-        self.ahead = b""
-
-    def packed(self, stored: Stored, finished_ns: int) -> bytes:
-        """The message for what was computed. Raises: HostMessageError: it exceeds the channel's limit."""
-        launch = self.launch
-        self.number += stored.status == host.RESULT_MORE
-        self.is_inline = stored.is_inline
-        return host.pack_result(
-            launch.job, launch.generation, stored.status, self.started_ns, finished_ns, stored.nbytes,
-            stored.is_inline, stored.tensors, stored.inline, self.number,
-        )  # fmt: skip
-
-    def sends(self) -> None:
-        """What was computed last is sent now."""
-        if self.values is not None:
-            self.awaited = self.launch.job, self.launch.generation, self.number
-
-
-def _failed(status: int, message: str) -> Stored:
-    inline = _text(message)
-    return Stored(status, b"", inline, len(inline), True)
-
-
-def _text(message: str) -> bytes:
-    return message.encode("utf-8", "replace")[: host.INLINE_RESULT_BYTES]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from offpath.bindings.errors import TokenRefused
+from offpath.bindings.plausible import with_port
 from offpath.bindings.tokens import read_token_file
 from offpath.bindings.wire.fields import Name
 from offpath.host_helper.config_file import read_model, user_numbers
@@ -23,9 +25,17 @@ _HEADER_BYTES: Final = 1 << 20
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 _Path = Annotated[str, Field(min_length=1, max_length=4096)]
 _User = Annotated[str, Field(min_length=1, max_length=64)] | Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
-_Listen = Annotated[
-    str, Field(max_length=256, pattern=r"^(|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}|[A-Za-z0-9_.-]+:[0-9]{1,5})$")
-]
+_ADDRESS: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]:[0-9]+|[A-Za-z0-9_.-]+:[0-9]+")
+
+
+def _listen(address: str) -> str:
+    """Raises: ValueError: it is not empty, and no address with a port."""
+    if address and _ADDRESS.fullmatch(address) is None:
+        raise ValueError("must be HOST:PORT, [ADDRESS]:PORT for IPv6, or empty; 0.0.0.0:PORT is every interface")
+    return with_port(address)
+
+
+_Listen = Annotated[str, Field(max_length=256), AfterValidator(_listen)]
 
 
 class TlsFiles(BaseModel):
