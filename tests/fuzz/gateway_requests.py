@@ -41,15 +41,17 @@ def targets(m: Modules, folder: str) -> list[Target]:
         file.truncate(REGION_BYTES)
     regions = Regions({os.getuid()}, place)
     regions.register("r", "/o", 8, REGION_BYTES - 8)
-    return [_head(m), _body(m), _infer(m, regions), _grpc(m, regions)]
+    return [_head(m), _body(m), _chunks(m), _infer(m, regions), _grpc(m, regions)]
 
 
 def _head(m: Modules) -> Target:
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         lines = data.split(b"\r\n\r\n", 1)[0].split(b"\r\n")
         named = [line.partition(b":")[0].lower() for line in lines[1:]]
-        assert named.count(b"content-length") <= 1
-        assert b"transfer-encoding" not in named
+        assert named.count(b"content-length") + named.count(b"transfer-encoding") <= 1
+        assert got.is_chunked == (b"transfer-encoding" in named)
+        assert not got.is_chunked or data.split(b" ", 3)[2].startswith(b"HTTP/1.1")
+        assert got.headers.get("transfer-encoding", "chunked").lower() == "chunked"
         assert all(line and line[:1] not in b" \t" for line in lines)
         assert got.length == 0 or b"content-length" in named
         assert len(got.headers) <= m.heads.MOST_HEADERS
@@ -69,8 +71,8 @@ def _head(m: Modules) -> Target:
 
     return Target(
         "gateway_head", lambda data, _: m.heads.parse(data), (Refused,), check, mutate,
-        frozenset({"400", "405", "411", "413", "431", "505"}),
-        lambda got: f"{got.method} {got.keeps} {bool(got.length)}",
+        frozenset({"400", "405", "413", "431", "501", "505"}),
+        lambda got: f"{got.method} {got.keeps} {bool(got.length)} {got.is_chunked}",
     )  # fmt: skip
 
 
@@ -102,6 +104,56 @@ def _body(m: Modules) -> Target:
     return Target(
         "gateway_body", run, (Refused,), check, mutate, frozenset({"400", "413", "415"}),
         lambda got: str(got.nbytes.bit_length()),
+    )  # fmt: skip
+
+
+def _chunks(m: Modules) -> Target:
+    """A body in chunks, which comes in any pieces."""
+
+    def decoded(data: bytes, step: int) -> tuple[bytes, bytes] | None:
+        """The body, and what follows it. None: it is not whole."""
+        framing, received, at, body = m.chunks.Chunks(), bytearray(), 0, b""
+        for start in range(0, len(data), step):
+            received += data[start : start + step]
+            while not framing.is_over:
+                if framing.left:
+                    piece = bytes(received[at : at + framing.left])
+                    body += piece
+                    framing.took(len(piece))
+                    length = len(piece)
+                else:
+                    length = framing.read(received, at, len(received))
+                if not length:
+                    break
+                at += length
+            if framing.is_over:
+                return body, bytes(received[at:]) + data[start + step :]
+        return None
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        assert decoded(data, 1) == got
+        if got is not None:
+            body, rest = got
+            assert len(body) + len(rest) + len(b"0\r\n\r\n") <= len(data)
+            assert data.endswith(rest)
+            assert data[: len(data) - len(rest)].endswith(b"\r\n\r\n")
+
+    words = (
+        b"\r\n", b"\n", b"\r", b"0\r\n\r\n", b"0\r\n", b"1\r\nx\r\n", b";a=b", b" ", b"\t", b"-1", b"+1", b"0x1",
+        b"f" * 17, b"X: y\r\n", b";" + b"z" * 300, b"\0", b"1;" + b"y" * 254 + b"\r\n", b"X: y\r\n" * 65,
+    )  # fmt: skip
+    text = text_mutation(words)
+
+    def mutate(noise: Any, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+        if noise.random() < 0.5:
+            return text(noise, data, ())[0][:3000], ()
+        pieces = [noise.randbytes(noise.randrange(1, 40)) for _ in range(noise.randrange(6))]
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+        return (chunks + b"0\r\n\r\n" + noise.choice((b"", b"POST /")))[: noise.choice((3000, 20))], ()
+
+    return Target(
+        "gateway_chunks", lambda data, _: decoded(data, max(len(data), 1)), (Refused,), check, mutate,
+        frozenset({"400"}), lambda got: "part" if got is None else str(len(got[0]).bit_length()),
     )  # fmt: skip
 
 

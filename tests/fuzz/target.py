@@ -29,7 +29,7 @@ from offpath.bindings.wire import (
 from offpath.dpu_daemon import config
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.dpu_daemon.switch.inc import packets as key_value
-from offpath.host_helper.gateway import bodies, grpc_calls, heads, inference
+from offpath.host_helper.gateway import bodies, chunks, grpc_calls, heads, inference
 from offpath.host_helper.ina import rank_file
 
 from .mutate import Mutation, Numbers
@@ -61,6 +61,7 @@ class Modules:
     config: ModuleType = config
     heads: ModuleType = heads
     bodies: ModuleType = bodies
+    chunks: ModuleType = chunks
     inference: ModuleType = inference
     grpc_calls: ModuleType = grpc_calls
 

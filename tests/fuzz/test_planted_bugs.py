@@ -88,6 +88,8 @@ BUGS = [
     ("ticket_reply", "fabric", "or descriptors != 3 or", "or descriptors > 3 or"),
     ("gateway_head", "heads", 'if coding.lower() != "chunked":', 'if coding == "":'),
     ("gateway_head", "heads", "if len(pairs) > MOST_HEADERS:", "if len(pairs) > MOST_HEADERS * 9:"),
+    ("gateway_chunks", "chunks", "begin = (_NEXT, at + 2) if", "begin = (_FIRST, at + 2) if"),
+    ("gateway_chunks", "chunks", "self.is_over = not trailer[1]", "self.is_over = True"),
     ("gateway_body", "bodies", "memoryview(bytearray(most))", "memoryview(bytearray(most + 1))"),
     ("gateway_body", "bodies", "    if not engine.eof:\n", "    if engine.eof is None:\n"),
     ("gateway_infer", "inference", "left=left", "left=0"),
