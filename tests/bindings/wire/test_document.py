@@ -117,6 +117,7 @@ OWN_FILES = {
     "bindings/offpath/bindings/engines/ray_process.py": "from the engine's task that started this process",
     "bindings/offpath/bindings/engines/ray_supervisor.py": "the engine's own files",
     "bindings/offpath/bindings/engines/slurm_reading.py": "of Slurm's programs, which print more than our models have",
+    "host_helper/offpath/host_helper/gateway/nonfinite.py": "numbers that are not finite, under the same rules",
     "bindings/offpath/bindings/mig.py": "a file of the package",
     "bindings/offpath/bindings/wire/document.py": "the reader itself",
 }
