@@ -22,6 +22,8 @@ from .test_negotiation import authority, tls_address, tls_table
 
 __all__ = ["authority"]
 SILENCE_S = 1
+TICK_S = 0.005
+"""The daemon's timers count whole milliseconds, from another moment than this test's clock."""
 SILENCES = (
     "ingress.negotiation.HELLO_TIMEOUT_S", "ingress.streams.HANDSHAKE_S", "ingress.admission.TICKET_TTL_S",
     "ingress.fabric_acceptor.TICKET_TTL_S",
