@@ -22,7 +22,7 @@ from .suites.table import in_fast_tier, suite_of
 
 SUITE = os.environ.get("OFFPATH_TEST_SUITE", "")
 """Run the tests of this suite (``tests/suites.toml``) and no others."""
-QUICK_S = 40.0
+QUICK_S = 26.0
 """Seconds of a worker for the quick tier's tests, by their recorded times in the fast tier."""
 IS_TIER = os.environ.get("OFFPATH_TEST_TIER") == "1"
 """No test was named: what only slow suites run is left out."""
