@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import multiprocessing
 import pickle
 import pkgutil
 from concurrent.futures import ProcessPoolExecutor
@@ -92,7 +93,7 @@ def fail(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["request", "header"])
 def test_a_pools_worker_raises_in_its_parent(kind: str) -> None:
-    with ProcessPoolExecutor(1) as pool, pytest.raises(OffpathError) as raised:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool, pytest.raises(OffpathError) as raised:
         pool.submit(fail, kind).result(60)
     if isinstance(raised.value, RequestFailed):
         assert (raised.value.status, raised.value.reason) == (Status.REJECTED, Reason.DRAINING)
