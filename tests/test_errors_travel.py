@@ -5,19 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-import multiprocessing
 import pickle
 import pkgutil
-from concurrent.futures import ProcessPoolExecutor
 from enum import Enum
 from typing import Any
 
-import pytest
-
 import offpath
-from offpath.bindings.errors import HeaderError, OffpathError
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.host_helper.errors import RequestFailed
 
 _OPTIONAL = ("ray", "pyverbs", "grpc", "torch", "flwr", "mypyc", "setuptools")
 """What a module of offpath may need and a machine may lack."""
@@ -83,21 +77,3 @@ def test_every_exception_survives_pickle_and_copy() -> None:
             assert type(travelled) is kind
             assert (str(travelled), travelled.args) == (str(fault), fault.args), kind
             assert vars(travelled) == vars(fault), kind
-
-
-def fail(kind: str) -> None:
-    if kind == "request":
-        raise RequestFailed(Status.REJECTED, Reason.DRAINING, 500, "the daemon is leaving")
-    raise HeaderError("slot", "an answer for slot 3")
-
-
-@pytest.mark.parametrize("kind", ["request", "header"])
-def test_a_pools_worker_raises_in_its_parent(kind: str) -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool, pytest.raises(OffpathError) as raised:
-        pool.submit(fail, kind).result(60)
-    if isinstance(raised.value, RequestFailed):
-        assert (raised.value.status, raised.value.reason) == (Status.REJECTED, Reason.DRAINING)
-        assert (raised.value.retry_after_ms, raised.value.detail) == (500, "the daemon is leaving")
-    else:
-        assert isinstance(raised.value, HeaderError)
-        assert (raised.value.code, raised.value.detail) == ("slot", "an answer for slot 3")
