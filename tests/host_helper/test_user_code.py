@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class Served:
         command += ["--runtime-dir", str(self.cluster.run_folder), "--emulate", "A100-40GB"]
         self._log = folder / "log"
         with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             until(lambda: "offpath helper: " in self.log or self._process.poll() is not None)
             assert self._process.poll() is None, self.log
@@ -44,7 +45,8 @@ class Served:
         return self._log.read_text()
 
     def kill(self) -> None:
-        self._process.kill()
+        """With the processes of the file's pool, which wait for work when the helper is gone."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.cluster.kill()
 
