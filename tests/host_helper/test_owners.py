@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,53 +39,27 @@ def echo(requester: Requester, value: int) -> int:
     return int(requester.submit("echo", [np.array([value])], timeout=TIMEOUT).array[0])
 
 
-def in_child(act: Callable[[], Any]) -> str:
-    """What a forked process came to: the name of what it raised, and its text."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            said = repr(act())
-        except BaseException as fault:
-            said = f"{type(fault).__name__}: {fault}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    with open(read, encoding="utf-8") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
+@pytest.fixture(scope="module")
+def forked(cluster: Cluster) -> dict[str, Any]:
+    """What a process says that forks while it has a requester. It is no fork of this one, which has threads."""
+    process = cluster.start("forks", "fork_main.py", cluster.address, str(cluster.folder / "ada.token"))
+    said: dict[str, Any] = process.hear()
+    process.finish(is_notified=True)
     return said
 
 
 @pytest.mark.parametrize(
-    "act",
-    [
-        lambda requester, pending: requester.submit("echo", [np.array([1])], timeout=TIMEOUT),
-        lambda requester, pending: requester.begin("echo", [np.array([1])]),
-        lambda requester, pending: next(requester.stream("count", [np.array([1.0, 1.0, 0.0, 0.0])])),
-        lambda requester, pending: requester.poll(0.1),
-        lambda requester, pending: pending.result(0.1),
-        lambda requester, pending: pending.cancel(),
-        lambda requester, pending: requester.signature("scale"),
-        lambda requester, pending: requester.is_emulated("echo"),
-        lambda requester, pending: requester.return_credit(0),
-    ],
-    ids=["submit", "begin", "stream", "poll", "result", "cancel", "signature", "is_emulated", "return_credit"],
+    "call", ["submit", "begin", "stream", "poll", "result", "cancel", "signature", "is_emulated", "return_credit"]
 )
-def test_a_forked_process_is_told_and_its_parents_request_goes_on(ada: Requester, act: Any) -> None:
-    pending = ada.begin("sleep", [np.array([0.05])])
-    said = in_child(lambda: act(ada, pending))
-    assert said.startswith(f"RequesterShared: process {os.getpid()} opened this session")
+def test_a_forked_process_is_told_and_its_parents_request_goes_on(forked: dict[str, Any], call: str) -> None:
+    said, slept, echoed = forked["came"][call]
+    assert said.startswith(f"RequesterShared: process {forked['pid']} opened this session")
     assert said.endswith("open one per process")
-    assert pending.result(TIMEOUT).array == 0.05
-    assert echo(ada, 7) == 7
+    assert (slept, echoed) == (0.05, 1)
 
 
-def test_a_forked_process_that_closes_a_requester_ends_no_session(ada: Requester) -> None:
-    pending = ada.begin("sleep", [np.array([0.05])])
-    assert in_child(ada.close) == "None"
-    assert pending.result(TIMEOUT).array == 0.05
-    assert echo(ada, 8) == 8
+def test_a_forked_process_that_closes_a_requester_ends_no_session(forked: dict[str, Any]) -> None:
+    assert forked["came"]["close"] == ["None", 0.05, 1]
 
 
 def test_threads_of_one_requester_are_told_and_no_answer_is_lost_or_anothers(ada: Requester) -> None:
