@@ -1,4 +1,4 @@
-"""A requester is its process's, and one thread's at a time; whoever else uses it is told, and the owner goes on."""
+"""One process, and one thread at a time, may use a requester. Others get an error, and its session is unharmed."""
 
 from __future__ import annotations
 

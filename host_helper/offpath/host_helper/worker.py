@@ -279,9 +279,7 @@ class Worker:
             end_if_forked(self._process)
         except BaseException as fault:  # boundary to user code: report it, keep serving unless the device failed
             end_if_forked(self._process, fault)
-            with contextlib.suppress(
-                BaseException
-            ):  # of ``post``, or of a value that cannot be sent: its kernel is open
+            with contextlib.suppress(BaseException):  # after a fault of ``post`` a stream's kernel is still open
                 self._close(job)
             self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
             finished = time.monotonic_ns()
