@@ -60,6 +60,7 @@ def test_a_forked_process_is_told_and_its_parents_request_goes_on(forked: dict[s
 
 def test_a_forked_process_that_closes_a_requester_ends_no_session(forked: dict[str, Any]) -> None:
     assert forked["came"]["close"] == ["None", 0.05, 1]
+    assert forked["came"]["a stream's close"] == ["None", 2]
 
 
 def test_threads_of_one_requester_are_told_and_no_answer_is_lost_or_anothers(ada: Requester) -> None:

@@ -124,6 +124,14 @@ def test_arguments_that_the_declaration_does_not_have_are_refused_on_the_native_
     assert "takes x: float32 [-1, 3]; got" in fails(ada, "declared", *[np.ones((1, 3), np.float32)] * 2)
 
 
+def test_a_sequence_goes_on_after_a_request_that_does_not_fit_the_declaration(ada: Requester) -> None:
+    good, bad = np.ones(1, np.float32), np.ones(2, np.float32)
+    with pytest.raises(RequestFailed, match=r"takes x: float32 \[1\]; got float32 \[2\]"):
+        ask(ada, "counted", bad, sequence_id=5, sequence_start=True)
+    assert ask(ada, "counted", good, sequence_id=5) == 1
+    assert ask(ada, "counted", good, sequence_id=5, sequence_end=True) == 2
+
+
 def test_torch_kernels_get_a_new_tensor_for_each_request(ada: Requester) -> None:
     pytest.importorskip("torch", reason=TORCH)
     for _ in range(3):

@@ -60,6 +60,10 @@ def main() -> None:
             said = in_child(call, requester, pending)
             slept = float(pending.result(TIMEOUT_S).array[0])
             came[name] = [said, slept, int(requester.submit("echo", [ONE], timeout=TIMEOUT_S).array[0])]
+        answers = requester.stream("count", [np.array([3.0, 1.0, 0.0, 0.0])], timeout=TIMEOUT_S)
+        next(answers)
+        said = in_child(lambda requester, pending: answers.close(), requester, pending)
+        came["a stream's close"] = [said, len(list(answers))]
     print(json.dumps({"pid": os.getpid(), "came": came}), flush=True)
 
 

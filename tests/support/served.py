@@ -61,6 +61,15 @@ def window(chunk: Any, *, sequence: SequenceContext) -> Any:
     return np.concatenate(kept[-2:])
 
 
+@helper.kernel(
+    "counted", demand=14, sequences=True, inputs={"x": ("fp32", [1])}, outputs={"n": ("int64", [1])}
+)  # fmt: skip
+def counted(x: Any, *, sequence: SequenceContext) -> Any:
+    """How often it was called in the sequence."""
+    sequence.state["n"] = sequence.state.get("n", 0) + 1
+    return np.array([sequence.state["n"]])
+
+
 def is_same(x: Any) -> Any:
     """Whether the input is the last one."""
     is_equal = bool(last) and np.array_equal(last[0], x)

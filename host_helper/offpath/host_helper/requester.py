@@ -169,8 +169,9 @@ class Requester:
                         return
                     yield result
             finally:
-                with self._owner:
-                    pending.abandon()
+                if self._owner.is_here:  # else a forked process lets go of its copy
+                    with self._owner:
+                        pending.abandon()
 
     def begin(self, kernel: str, arrays: Iterable[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
         """Start a request; blocks only while all slots are in flight. Raises: as `submit`, except for the outcome."""
