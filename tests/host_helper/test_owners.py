@@ -78,25 +78,31 @@ def test_threads_of_one_requester_are_told_and_no_answer_is_lost_or_anothers(ada
     assert echo(ada, 9) == 9
 
 
-def test_a_thread_that_finds_another_waiting_is_told_at_once(ada: Requester) -> None:
-    pending = ada.begin("sleep", [np.array([0.3])])
-    waits, waited = threading.Event(), list[Any]()
+def test_a_thread_that_finds_another_using_it_is_told_at_once(ada: Requester) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        with ada.owner:
+            with pytest.raises(RequesterShared, match="another thread is using this requester: open one per thread"):
+                thread.submit(echo, ada, 10).result(TIMEOUT)
+        assert thread.submit(echo, ada, 10).result(TIMEOUT) == 10
 
-    def wait() -> None:
-        waits.set()
-        waited.append(pending.result(TIMEOUT).array[0])
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    waits.wait(TIMEOUT)
-    while not waited:  # until it holds the requester, or has its answer
+def test_a_thread_that_waits_for_an_answer_is_using_it(ada: Requester) -> None:
+    """Of two threads that wait, one is told, and the other's answer is its own."""
+    pending = [ada.begin("sleep", [np.array([0.05])]) for _ in range(2)]
+    both, told = threading.Barrier(2), list[str]()
+
+    def wait(n: int) -> float | None:
+        both.wait(TIMEOUT)
         try:
-            ada.poll(0.0)
-        except RequesterShared:
-            break
-    thread.join(TIMEOUT)
-    assert waited == [0.3]
-    assert echo(ada, 10) == 10
+            return float(pending[n].result(TIMEOUT).array[0])
+        except RequesterShared as shared:
+            told.append(str(shared))
+            return None
+
+    with ThreadPoolExecutor(2) as threads:
+        got = list(threads.map(wait, range(2)))
+    assert len(told) + got.count(0.05) == 2
+    assert [each.result(TIMEOUT).array[0] for n, each in enumerate(pending) if got[n] is None] == [0.05] * len(told)
 
 
 def test_threads_may_use_a_requester_one_after_the_other(ada: Requester) -> None:
