@@ -62,6 +62,27 @@ def test_a_requester_reads_what_a_helper_declares(make_cluster: Make) -> None:
         assert ada.submit("scale", [np.ones((2, 3), np.float32)], timeout=TIMEOUT).array.tolist() == [[2.0] * 3] * 2
 
 
+async def test_what_is_known_of_a_kernel_says_how_its_requests_share_launches_and_how_long_sequences_last(
+    make_cluster: Make,
+) -> None:
+    cluster = make_cluster({"ada": NARROW}, limits={"sequence_idle_ms": 7_000})
+    batches = {"demand": 14, "max_batch": 16, "max_queue_delay_us": 2_500, "preferred_batch_sizes": [8, 4]}
+    cluster.start_helper(needs={"sum": batches})
+    token_file = cluster.folder / "ada.token"
+    sizes = {"slots": 1, "payload_bytes": 4096, "result_bytes": 4096}
+    async with await AsyncRequester.open(cluster.address, tenant="ada", token_file=token_file, **sizes) as ada:
+        assert await ada.described("sum") == negotiating.Described(
+            name="sum",
+            batches=negotiating.KernelBatches(
+                max_batch=16, max_queue_delay_us=2_500, preferred_batch_sizes=[4, 8]
+            ),
+        )  # fmt: skip
+        of_sequences = await ada.described("accumulate")
+        assert (of_sequences.batches, of_sequences.sequence_idle_ms) == (None, 7_000)
+        plain = await ada.described("scale")
+        assert (plain.batches, plain.sequence_idle_ms, plain.signature is None) == (None, 0, False)
+
+
 async def test_so_does_an_asynchronous_one(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": NARROW})
     cluster.start_helper()
@@ -154,7 +175,7 @@ def test_the_declaration_of_the_last_connected_helper_counts(cluster: Cluster, f
 
 def test_a_connection_asks_within_a_rate() -> None:
     now_s = 0.0
-    describing = Describing(lambda name: None, lambda: now_s)
+    describing = Describing(lambda name: negotiating.Described(name=name), lambda: now_s)
     question = negotiating.Describe(name="echo")
     for _ in range(BURST):
         assert describing.answer(question) == negotiating.Described(name="echo", signature=None)
@@ -172,4 +193,4 @@ def test_who_asks_more_loses_its_session_and_no_other(cluster: Cluster) -> None:
     with cluster.connect("ada", slots=1) as ada, cluster.connect("ada", slots=1) as other:
         with pytest.raises(PeerGone):
             ask(ada, 4 * BURST)
-        assert other._link.negotiation.describe("echo") is None
+        assert other._link.negotiation.describe("echo").signature is None

@@ -242,6 +242,10 @@ def messages(name: str) -> list[Any]:
             negotiating.Kernels(kernels=[]),
             negotiating.Described(name="echo", signature=None),
             negotiating.Described(name="echo", signature=signature),
+            negotiating.Described(
+                name="echo", signature=signature, sequence_idle_ms=10_000,
+                batches=negotiating.KernelBatches(max_batch=64, preferred_batch_sizes=[8, 16]),
+            ),
             control.Closing(code="slot_in_use", detail="3"),
         ],
         "control_host_to_daemon": [

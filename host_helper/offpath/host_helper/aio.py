@@ -71,6 +71,11 @@ class AsyncRequester:
 
     async def signature(self, kernel: str) -> KernelSignature | None:
         """See `Requester.signature`."""
+        return (await self.described(kernel)).signature
+
+    async def described(self, kernel: str) -> negotiating.Described:
+        """The kernel's signature, how its requests share launches, and how long its sequences last. Raises: as
+        `signature`."""
         await self._kernel_id(kernel)
         negotiation = self._link.negotiation
         async with self._asking:

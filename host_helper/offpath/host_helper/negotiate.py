@@ -23,7 +23,6 @@ from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.bindings.wire.signatures import KernelSignature
 
 _MOST_TIMEOUT_S: Final = 86_400
 
@@ -113,15 +112,15 @@ class Negotiation:
             reason = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
             raise PeerGone(f"negotiation: {reason}") from None
 
-    def describe(self, kernel: str) -> KernelSignature | None:
-        """Ask the daemon what the kernel takes and returns. None: it does not know.
+    def describe(self, kernel: str) -> negotiating.Described:
+        """Ask the daemon what the kernel takes and returns, and how its requests share launches.
 
         Raises: PeerGone: it is gone, has closed, or did not answer in time. ControlError: an invalid answer.
         """
         with self._turn:
             return self._describe(kernel)
 
-    def _describe(self, kernel: str) -> KernelSignature | None:
+    def _describe(self, kernel: str) -> negotiating.Described:
         try:
             self._sock.settimeout(self._timeout_s)
             self._sock.sendall(frame(control.encode(negotiating.Describe(name=kernel))))
@@ -134,7 +133,7 @@ class Negotiation:
             except TimeoutError as late:
                 raise PeerGone(f"negotiation: {late}") from None
             if isinstance(answer, negotiating.Described) and answer.name == kernel:
-                return answer.signature
+                return answer
             if isinstance(answer, control.Closing | negotiating.Refused):
                 raise PeerGone(f"{answer.code}: {answer.detail}")
             self._note(answer)

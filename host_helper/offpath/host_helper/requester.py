@@ -93,7 +93,7 @@ class Requester:
         """
         with self._owner:
             self._kernel_number(kernel, None)
-            return self._link.negotiation.describe(kernel)
+            return self._link.negotiation.describe(kernel).signature
 
     def submit(
         self,

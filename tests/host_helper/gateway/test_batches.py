@@ -79,3 +79,16 @@ async def test_a_member_that_leaves_costs_the_others_nothing(cluster: Cluster, o
     answer = await staying
     assert answer.status == 200, answer.body
     assert np.frombuffer(answer.binary[:12], np.float32).tolist() == [10, 10, 10]
+
+
+async def test_clients_learn_the_batch_dimension_and_its_bound(open_gateway: Open) -> None:
+    gateway = await open_gateway()
+    shown = (await gateway.ask("/v2/models/double/config")).json
+    assert (shown["max_batch_size"], [each["dims"] for each in shown["input"]]) == (16, [[3], []])
+    assert shown["dynamic_batching"] == {"preferred_batch_size": [16], "max_queue_delay_microseconds": 20_000}
+    metadata = (await gateway.ask("/v2/models/double")).json
+    assert [each["shape"] for each in metadata["inputs"]] == [[-1, 3], [-1]]
+    answer = await gateway.infer(request(np.ones((17, 3), np.float32), np.ones(17)), "double")
+    assert (answer.status, answer.error) == (400, "inference request batch-size must be <= 16 for 'double'")
+    answer = await gateway.infer(request(np.ones((16, 3), np.float32), np.ones(16)), "double")
+    assert (answer.status, answer.json["outputs"][0]["shape"]) == (200, [16, 3])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.negotiating import Described
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed, RequestTimeout
 from offpath.host_helper.gateway.errors import Refused, of_request
@@ -16,7 +17,8 @@ from offpath.host_helper.gateway.sequences import Lines, not_started, sequence_o
 
 
 def model(*, sequences: bool) -> Model:
-    made = model_of(KernelSignature(name="k", model="lstm", inputs=[], outputs=[], sequences=sequences))
+    signature = KernelSignature(name="k", model="lstm", inputs=[], outputs=[], sequences=sequences)
+    made = model_of(Described(name="k", signature=signature, sequence_idle_ms=10_000 if sequences else 0))
     assert made is not None
     return made
 
@@ -80,7 +82,9 @@ def test_a_sequence_for_a_model_that_takes_none_is_refused() -> None:
 
 
 def test_the_configuration_of_a_model_says_that_it_takes_sequences() -> None:
-    assert config(model(sequences=True))["sequence_batching"] == {"direct": {}}
+    assert config(model(sequences=True))["sequence_batching"] == {
+        "max_sequence_idle_microseconds": 10_000_000, "direct": {},
+    }  # fmt: skip
     assert "sequence_batching" not in config(model(sequences=False))
 
 

@@ -14,12 +14,16 @@ from pydantic import BaseModel, Field, TypeAdapter
 from offpath.bindings.wire.control import Closing, Goodbye
 from offpath.bindings.wire.fields import (
     HIDING,
+    MAX_BATCH,
     MAX_KERNELS,
+    MAX_PREFERRED,
+    MAX_QUEUE_DELAY_US,
     PROTOCOL_VERSION,
     STRICT,
     U16,
     U32,
     U64,
+    BatchSize,
     Demand,
     Name,
     RequestId,
@@ -171,12 +175,23 @@ class Describe(_Message):
     name: Name
 
 
+class KernelBatches(_Message):
+    """How requests of a kernel share launches, joined from what its helpers declare: see `control.KernelNeeds`."""
+
+    max_batch: Annotated[int, Field(ge=2, le=MAX_BATCH)]
+    max_queue_delay_us: Annotated[int, Field(ge=0, le=MAX_QUEUE_DELAY_US)] = 0
+    preferred_batch_sizes: Annotated[list[BatchSize], Field(max_length=MAX_PREFERRED)] = []
+
+
 class Described(_Message):
-    """The signature of kernel ``name``; null: no helper has declared one."""
+    """The signature of kernel ``name``; null: no helper has declared one. ``batches``: null: each of its requests has
+    its own launch. ``sequence_idle_ms``: how long a sequence of it lasts without a request; 0: it takes none."""
 
     kind: Literal["described"] = "described"
     name: Name
     signature: KernelSignature | None = None
+    batches: KernelBatches | None = None
+    sequence_idle_ms: U32 = 0
 
 
 _ToDaemon = Hello | Redeem | Describe | Goodbye

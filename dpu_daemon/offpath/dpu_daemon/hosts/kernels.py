@@ -9,14 +9,16 @@ from typing import Final
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire.control import KernelOffer
-from offpath.bindings.wire.negotiating import KernelInfo
+from offpath.bindings.wire.negotiating import Described, KernelBatches, KernelInfo
 from offpath.bindings.wire.signatures import KernelSignature
+from offpath.sched.jobs.events import Batching
 from offpath.sched.jobs.helpers import takes_sequences
 from offpath.sched.jobs.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
 _MOST_FORMER: Final = 1024
+_NS_PER_MS: Final = 1_000_000
 _LARGEST: Final = 0xFFFF_FFFF
 """The number has 32 bits in a request header."""
 
@@ -107,6 +109,15 @@ class KernelRegistry:
             for each in self._ledger.known.values()
         ]  # fmt: skip
 
+    def described(self, name: str) -> Described:
+        """What a requester may know of the kernel, whether or not there is one of that name."""
+        served = next((each for each in self._ledger.kernels.values() if each.name == name), None)
+        idle_ns = self._ledger.settings.sequence_idle_ns if served is not None and served.sequences else 0
+        return Described(
+            name=name, signature=self.signature(name), batches=_batches(served.batching if served else None),
+            sequence_idle_ms=idle_ns // _NS_PER_MS,
+        )  # fmt: skip
+
     def signature(self, name: str) -> KernelSignature | None:
         """What the kernel takes and returns, by the connected helper that offered it last, or else by the last one; of
         those to which its requests may go. None: that one declared nothing, or none has offered it to this process."""
@@ -135,3 +146,12 @@ class KernelRegistry:
         """The kernel's demand R in percent of a GPU; 0: the kernel is forgotten."""
         known = self._ledger.known.get(number)
         return known.share if known is not None else 0
+
+
+def _batches(batching: Batching | None) -> KernelBatches | None:
+    if batching is None:
+        return None
+    return KernelBatches(
+        max_batch=batching.max_rows, max_queue_delay_us=batching.delay_ns // 1_000,
+        preferred_batch_sizes=list(batching.preferred),
+    )  # fmt: skip

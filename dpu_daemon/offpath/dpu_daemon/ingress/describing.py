@@ -9,7 +9,6 @@ from typing import Final
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire.fields import MAX_KERNELS
 from offpath.bindings.wire.negotiating import Describe, Described
-from offpath.bindings.wire.signatures import KernelSignature
 
 BURST: Final = 4 * MAX_KERNELS
 """Questions that one connection may ask at once: all kernels, also after three changes in a row."""
@@ -18,12 +17,10 @@ PER_SECOND: Final = 64
 
 
 class Describing:
-    """The questions of one connection. ``signature`` finds a kernel's by its name."""
+    """The questions of one connection. ``describe`` finds a kernel by its name."""
 
-    def __init__(
-        self, signature: Callable[[str], KernelSignature | None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._signature = signature
+    def __init__(self, describe: Callable[[str], Described], clock: Callable[[], float] = time.monotonic) -> None:
+        self._describe = describe
         self._clock = clock
         self._left = float(BURST)
         self._counted_s = clock()
@@ -35,4 +32,4 @@ class Describing:
         self._counted_s = now_s
         if self._left < 0:
             raise ControlError("describe_rate", f"more than {BURST} questions at once, or {PER_SECOND} a second")
-        return Described(name=question.name, signature=self._signature(question.name))
+        return self._describe(question.name)

@@ -233,7 +233,7 @@ class Negotiator:
             self._fabric_acceptor.check()
             grant = self.admission.admit(carrier, message, peer)
             acceptor.identified(writer)
-            describing = Describing(self._daemon.host.kernels.signature)
+            describing = Describing(self._daemon.host.kernels.described)
             while True:
                 request = control.decode(negotiating.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(request, control.Goodbye):

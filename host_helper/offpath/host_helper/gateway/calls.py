@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS
 from offpath.bindings.wire.signatures import matches
 from offpath.host_helper.dtypes import numpy_dtype
+from offpath.host_helper.gateway.batch_sizes import BATCH_NOTE, check_batch
 from offpath.host_helper.gateway.datatypes import BYTES_EACH, NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import invalid, unparsable
 from offpath.host_helper.gateway.models import Model, Spec
@@ -121,6 +122,7 @@ def checked(
     call = Call(model, request_id, [], [], options, timeout_s, regions)
     try:
         by_name = _by_name(model, inputs)
+        check_batch(model, {name: given.shape for name, given in by_name.items()})
         for spec in model.inputs.values():
             call.arrays.append(_array(model, spec, by_name[spec.name], call))
         if not outputs:
@@ -161,7 +163,7 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     if len(shape) > MAX_DIMS or any(not 0 <= dim <= _MOST_DIM for dim in shape) or not matches(shape, [*spec.shape]):
         raise invalid(
             f"unexpected shape for input '{spec.name}' for model '{model.name}'. Expected {_dims(spec.shape)}, got "
-            f"{_dims(shape)}."
+            f"{_dims(shape)}. {BATCH_NOTE if model.batching is not None else ''}".rstrip()
         )
     dtype = numpy_dtype(DTYPE_CODES[WIRE[spec.datatype]])
     nbytes = BYTES_EACH[spec.datatype] * math.prod(shape)
@@ -271,6 +273,9 @@ def of_raw(model: Model, content: memoryview) -> Given:
     free = [at for at, dim in enumerate(spec.shape) if dim < 0]
     each = BYTES_EACH[spec.datatype] * math.prod(dim for dim in spec.shape if dim >= 0)
     shape = list(spec.shape)
+    if model.batching is not None:  # Triton takes the bytes for a batch of one
+        shape[0] = 1
+        free.remove(0)
     if len(free) == 1 and each and content.nbytes % each == 0:
         shape[free[0]] = content.nbytes // each
     elif free:

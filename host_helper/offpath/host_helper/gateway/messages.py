@@ -55,8 +55,10 @@ FIELDS: Final[dict[str, str]] = {
     "ModelTransactionPolicy": "1 decoupled bool",
     "StrategyDirect": "",
     "ModelSequenceBatching": "1 max_sequence_idle_microseconds uint64, 3 direct StrategyDirect",
+    "ModelDynamicBatching": "1 preferred_batch_size int32*, 2 max_queue_delay_microseconds uint64",
     "ModelConfig": "1 name string, 2 platform string, 3 version_policy ModelVersionPolicy, 4 max_batch_size int32, "
-                   "5 input ModelInput*, 6 output ModelOutput*, 13 sequence_batching ModelSequenceBatching, "
+                   "5 input ModelInput*, 6 output ModelOutput*, 11 dynamic_batching ModelDynamicBatching, "
+                   "13 sequence_batching ModelSequenceBatching, "
                    "14 parameters {ModelParameter}, 17 backend string, "
                    "19 model_transaction_policy ModelTransactionPolicy",
     "ModelConfigRequest": _NAME_VERSION,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.bindings.wire.signatures import KernelSignature, TensorSpec
+from offpath.bindings.wire.negotiating import Described
+from offpath.bindings.wire.signatures import ANY, TensorSpec
 from offpath.host_helper.gateway.datatypes import NAMES
 from offpath.host_helper.gateway.errors import Refused, invalid, not_found
 
@@ -27,10 +28,21 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Batching:
+    """How requests of a model share launches: rows of a launch, how long a request waits for others, and the numbers of
+    rows at which it waits no longer."""
+
+    max_batch: int
+    delay_us: int = 0
+    preferred: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results.
     ``sequences``: each request is of a sequence. ``streams``: a request gets several answers; Triton calls such a model
-    decoupled."""
+    decoupled. ``batching``: each tensor's first dimension is the batch, as Triton has it; None: it has no such one.
+    ``sequence_idle_us``: how long a sequence lasts without a request."""
 
     name: str
     version: int
@@ -40,18 +52,39 @@ class Model:
     outputs: Mapping[str, Spec]
     sequences: bool = False
     streams: bool = False
+    batching: Batching | None = None
+    sequence_idle_us: int = 0
+
+    @property
+    def max_batch(self) -> int:
+        """The most rows of a request; 0: no dimension is the batch."""
+        return self.batching.max_batch if self.batching is not None else 0
 
 
-def model_of(signature: KernelSignature) -> Model | None:
-    """None: it has a dtype that the protocol does not know."""
+def model_of(described: Described) -> Model | None:
+    """None: the kernel declares no tensors, or a dtype that the protocol does not know."""
+    signature = described.signature
+    if signature is None:
+        return None
     inputs, outputs = _specs(signature.inputs), _specs(signature.outputs)
     if inputs is None or outputs is None:
         return None
     labels = tuple(signature.labels)
     return Model(
         signature.model, signature.model_version, signature.name, labels, inputs, outputs, signature.sequences,
-        signature.streams,
+        signature.streams, _batching(described), 1_000 * described.sequence_idle_ms,
     )  # fmt: skip
+
+
+def _batching(described: Described) -> Batching | None:
+    """None: the kernel does not batch, or a tensor's number of rows is fixed: such requests share launches, but no
+    configuration of Triton's can say so."""
+    batches, signature = described.batches, described.signature
+    if batches is None or signature is None or not signature.inputs:
+        return None
+    if any(not tensor.shape or tensor.shape[0] != ANY for tensor in (*signature.inputs, *signature.outputs)):
+        return None
+    return Batching(batches.max_batch, batches.max_queue_delay_us, tuple(batches.preferred_batch_sizes))
 
 
 def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
@@ -121,23 +154,29 @@ class Models:
 
 
 def config(model: Model) -> dict[str, Any]:
-    """``GET /v2/models/NAME/config``: what clients read of Triton's model configuration. Dims have no batch dimension
-    of their own: ``max_batch_size`` is 0."""
+    """``GET /v2/models/NAME/config``: what clients read of Triton's model configuration. With ``max_batch_size`` dims
+    leave out the first dimension, which is the batch."""
+    batching = model.batching
     shown: dict[str, Any] = {
         "name": model.name, "platform": PLATFORM, "backend": PLATFORM,
         "version_policy": {"specific": {"versions": [model.version]}},
-        "max_batch_size": 0,
-        "input": [
-            {"name": spec.name, "data_type": f"TYPE_{spec.datatype}", "dims": list(spec.shape)}
-            for spec in model.inputs.values()
-        ],
-        "output": [
-            {"name": spec.name, "data_type": f"TYPE_{spec.datatype}", "dims": list(spec.shape)}
-            for spec in model.outputs.values()
-        ],
+        "max_batch_size": model.max_batch,
+        "input": [_tensor(spec, has_batch=batching is not None) for spec in model.inputs.values()],
+        "output": [_tensor(spec, has_batch=batching is not None) for spec in model.outputs.values()],
         "parameters": {"labels": {"string_value": ",".join(model.labels)}} if model.labels else {},
-        **({"sequence_batching": {"direct": {}}} if model.sequences else {}),
     }  # fmt: skip
+    if batching is not None:
+        shown["dynamic_batching"] = {
+            "preferred_batch_size": list(batching.preferred or (batching.max_batch,)),  # without any, Triton shows that
+            "max_queue_delay_microseconds": batching.delay_us,
+        }
+    if model.sequences:
+        shown["sequence_batching"] = {"max_sequence_idle_microseconds": model.sequence_idle_us, "direct": {}}
     if model.streams:
         shown["model_transaction_policy"] = {"decoupled": True}
     return shown
+
+
+def _tensor(spec: Spec, *, has_batch: bool) -> dict[str, Any]:
+    dims = spec.shape[1:] if has_batch else spec.shape
+    return {"name": spec.name, "data_type": f"TYPE_{spec.datatype}", "dims": list(dims)}

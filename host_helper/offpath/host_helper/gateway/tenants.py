@@ -242,8 +242,7 @@ class Tenant:
     async def _declared(self, requester: AsyncRequester) -> Models:
         models = []
         for name in list(await requester.kernels()):
-            signature = await requester.signature(name)
-            model = model_of(signature) if signature is not None else None
+            model = model_of(await requester.described(name))
             if model is not None:
                 models.append(model)
         return Models(models)
