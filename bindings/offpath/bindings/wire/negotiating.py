@@ -178,7 +178,7 @@ class Describe(_Message):
 class KernelBatches(_Message):
     """How requests of a kernel share launches, joined from what its helpers declare: see `control.KernelNeeds`."""
 
-    max_batch: Annotated[int, Field(ge=2, le=MAX_BATCH)]
+    max_batch: Annotated[int, Field(ge=0, le=MAX_BATCH)]
     max_queue_delay_us: Annotated[int, Field(ge=0, le=MAX_QUEUE_DELAY_US)] = 0
     preferred_batch_sizes: Annotated[list[BatchSize], Field(max_length=MAX_PREFERRED)] = []
 
