@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Caller(threading.Thread):
         self.cluster, self.tenant, self.random, self.width = cluster, tenant, np.random.default_rng(number), width
         self.served = 0
         self.faults: list[str] = []
+        self.shared: list[tuple[int, int, int]] = []
+        """Of each request: the number and the rows of its batch, and its own rows."""
 
     def arguments(self) -> tuple[Array, Array]:
         rows = int(self.random.integers(1, 4))
@@ -52,7 +55,9 @@ class Caller(threading.Thread):
                 sent = [self.arguments() for _ in range(4)]
                 waiting = [requester.begin("double", arguments) for arguments in sent]
                 for (array, more), pending in zip(sent, waiting, strict=True):
-                    twice, total = pending.result(TIMEOUT).arrays
+                    result = pending.result(TIMEOUT)
+                    twice, total = result.arrays
+                    self.shared.append((result.batch, result.batch_rows, len(array)))
                     is_right = np.array_equal(twice, 2 * array)
                     is_right &= np.allclose(total, array.sum(axis=1, dtype=np.float64) + more)
                     self.faults += [] if is_right else [f"{array.shape}: {twice.shape}, {total.shape}"]
@@ -71,6 +76,14 @@ def test_requests_of_several_threads_share_launches_and_each_gets_its_rows(make_
     rows = launches(cluster)
     assert len(rows) < 100, "of 160 requests"
     assert max(rows) <= 16
+    every = [each for caller in callers for each in caller.shared]
+    by_batch: dict[tuple[int, int], int] = defaultdict(int)
+    for batch, batch_rows, own in every:
+        by_batch[batch, batch_rows] += own if batch else 0
+    alone = [own for batch, _, own in every if not batch]
+    assert by_batch.pop((0, 0), 0) == 0
+    assert all(batch and counted == batch_rows for (batch, batch_rows), counted in by_batch.items())
+    assert sorted([*by_batch.values(), *alone]) == sorted(rows)
 
 
 def test_a_batch_of_more_copies_than_one_message_holds_reaches_a_worker_that_copies(make_cluster: Make) -> None:

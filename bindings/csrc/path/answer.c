@@ -16,7 +16,9 @@ enum {
     STAGES_AT = 40,
     GENERATION_AT = 88,
     NUMBER_AT = 96,
-    ZEROS_AT = 100,
+    BATCH_ROWS_AT = 100,
+    BATCH_AT = 104,
+    ZEROS_AT = 112,
     VERSION = 1,
     STAGE_COUNT = 6,
     FLAG_MORE = 1,
@@ -39,17 +41,17 @@ static int put_stages(unsigned char *fixed, PyObject *stages)
 }
 
 /* request_id, status, reason, retry_after_ms, lease, gpu, generation, result_bytes, stages, tensors, flags,
- * number -> bytes */
+ * number, batch_rows, batch -> bytes */
 PyObject *path_pack_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     static const struct place places[] = {
         {ID_AT, 8}, {STATUS_AT, 1}, {REASON_AT, 2}, {RETRY_AT, 4}, {LEASE_AT, 4}, {GPU_AT, 4}, {GENERATION_AT, 8},
         {RESULT_AT, 8},
     };
-    static const struct place after[] = {{FLAGS_AT, 2}, {NUMBER_AT, 4}};
+    static const struct place after[] = {{FLAGS_AT, 2}, {NUMBER_AT, 4}, {BATCH_ROWS_AT, 4}, {BATCH_AT, 8}};
     enum { NUMBERS = 8, STAGES_ARG = NUMBERS, TENSORS_ARG = NUMBERS + 1, REST = TENSORS_ARG + 1 };
     struct path_state *state = path_ready(module);
-    if (!state || !path_count("pack_answer", 2, 12, count))
+    if (!state || !path_count("pack_answer", 2, 14, count))
         return NULL;
     unsigned char fixed[FIXED_BYTES] = {0};
     char *tensors = "";
@@ -146,6 +148,8 @@ PyObject *path_parse_answer(PyObject *module, PyObject *const *args, Py_ssize_t 
         tensors,
         path_number(copied + FLAGS_AT, 2),
         path_number(copied + NUMBER_AT, 4),
+        path_number(copied + BATCH_ROWS_AT, 4),
+        path_number(copied + BATCH_AT, 8),
     };
     return path_named_tuple(state, ANSWER_HEADER, items, sizeof items / sizeof *items);
 }

@@ -15,7 +15,7 @@
 /* The formats that this module packs and parses, as offpath/bindings/twins.py and the journal's native.py spell theirs.
  * Functions whose text differs are not used. */
 #define PATH_LAYOUT                                                                                                    \
-    "<IHHQIHBBIIQQ76xI <IHHQBBHIIIQ6QQI24xI <BBHI6IQQ16x <BBBBIQQIHHQ <QQ <BBBBIQQQQQ "                               \
+    "<IHHQIHBBIIQQ76xI <IHHQBBHIIIQ6QQIIQ12xI <BBHI6IQQ16x <BBBBIQQIHHQ <QQ <BBBBIQQQQQ "                               \
     "1 1364346447 1396786767 1 2 4 8 16 1 640 4096 8 6 4080 3072 1 2 5 7"
 #define JOURNAL_LAYOUT                                                                                                 \
     "<BH <BH <QIQI <QQQIHB?QQQQ <QIQIQIH <QI? <QQHBIQQ6Q <QQHQQ <Q 128 18 22 24 21 64 65 66 "                          \

@@ -102,12 +102,18 @@ def _kind(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A completed request: the kernel's arrays (copies), the durations of its stages, and where it ran."""
+    """A completed request: the kernel's arrays (copies), the durations of its stages, and where it ran.
+
+    ``batch``: a number that the results of all requests of one launch have; ``batch_rows``: the rows of that launch; 0:
+    the request had one of its own.
+    """
 
     arrays: tuple[NDArray[Any], ...]
     stages: Stages
     lease: int
     generation: int
+    batch_rows: int = 0
+    batch: int = 0
 
     @property
     def array(self) -> NDArray[Any]:
@@ -153,6 +159,10 @@ class Options:
 
 
 DEFAULT_OPTIONS: Final = Options()
+
+
+def _result(arrays: tuple[NDArray[Any], ...], answer: AnswerHeader) -> Result:
+    return Result(arrays, answer.stages, answer.lease, answer.generation, answer.batch_rows, answer.batch)
 
 
 class SlotTable(Generic[_W]):
@@ -282,12 +292,12 @@ class SlotTable(Generic[_W]):
                 taker(answer.tensors, session.result_view(slot, answer.result_bytes))
             except OffpathError as fault:
                 return waiter, fault
-            return waiter, Result((), answer.stages, answer.lease, answer.generation)
+            return waiter, _result((), answer)
         outcome: Result | OffpathError
         body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
             arrays = tuple(np.ndarray(t.dims, numpy_dtype(t.dtype), body, t.offset) for t in answer.tensors)
-            outcome = Result(arrays, answer.stages, answer.lease, answer.generation)
+            outcome = _result(arrays, answer)
         else:
             detail = body.decode("utf-8", "replace")
             outcome = RequestFailed(answer.status, answer.reason, answer.retry_after_ms, detail)

@@ -201,8 +201,8 @@ def packed_answers(module: Any) -> Pair:
         args = [number(noise, size) for size in (8, 1, 2, 4, 4, 4, 8, 8)]
         stages: Any = tuple(number(noise, 8) for _ in range(noise.choice((6, 6, 6, 6, 6, 5, 7))))
         args += [stages if noise.random() < 0.95 else noise.choice((None, list(stages), ()))]
-        args = [*args, tensors(noise), number(noise, 2), number(noise, 4)]
-        args = args[: noise.choice((2, 5, 8, 9, 10, 10, 11, 12, 12))]
+        args = [*args, tensors(noise), *(number(noise, size) for size in (2, 4, 4, 8))]
+        args = args[: noise.choice((2, 5, 8, 9, 10, 10, 11, 12, 13, 14, 14))]
         return outcome(module.pack_answer, *args), outcome(twins.pack_answer, *args)
 
     return pair

@@ -89,6 +89,8 @@ def answers(draw: st.DrawFn) -> tuple[bytes, AnswerHeader]:
         Stages(*draw(st.tuples(u64, u64, u64, u64, u64, u64))),
         described,
         number=draw(u32),
+        batch_rows=draw(u32),
+        batch=draw(u64),
     )
     if header.status is Status.COMPLETED and header.number:
         header = header._replace(flags=draw(st.sampled_from((0, FLAG_MORE))))
@@ -229,7 +231,7 @@ def test_each_broken_rule_of_a_request_has_its_code(offset: int, value: bytes, c
         (17, b"\11", "too_many_tensors"),
         (18, b"\11", "status"),
         (32, b"\x65", "result_bytes"),
-        *[(at, b"\1", "reserved") for at in (100, 110, 123)],
+        *[(at, b"\1", "reserved") for at in (112, 118, 123)],
         (128, b"\77", "dtype"),
     ],
 )

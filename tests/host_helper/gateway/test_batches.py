@@ -63,8 +63,17 @@ async def test_clients_share_launches_and_each_gets_its_rows(cluster: Cluster, o
     launched = [int(line) for line in Path(cluster.folder / "tally").read_text().split()]
     assert sum(launched) == sum(1 + number % 3 for number in range(48))
     assert len(launched) < 40, "of 48 requests"
-    (stats,) = (await gateway.ask("/v2/models/double/stats")).json["model_stats"]
-    assert stats["inference_count"] == 36
+    both = [(await gateway.ask("/v2/models/double/stats", tenant=name)).json["model_stats"][0] for name in TENANTS]
+    mine = [1 + number % 3 for number in range(48) if number % 4]
+    assert (both[0]["inference_count"], both[0]["inference_stats"]["success"]["count"]) == (sum(mine), 36)
+    assert sum(stats["execution_count"] for stats in both) == len(launched)
+    sizes = [
+        each["batch_size"]
+        for stats in both
+        for each in stats["batch_stats"]
+        for _ in range(each["compute_infer"]["count"])
+    ]
+    assert sorted(sizes) == sorted(launched)
 
 
 async def test_a_member_that_leaves_costs_the_others_nothing(cluster: Cluster, open_gateway: Open) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import Stages
+from offpath.bindings.wire.negotiating import Described
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequestFailed
 from offpath.host_helper.gateway import grpc_calls
@@ -63,7 +64,8 @@ class Session:
 
 
 def model(*, streams: bool = False) -> Model:
-    made = model_of(KernelSignature(name="k", model="lstm", inputs=[], outputs=[], sequences=True, streams=streams))
+    signature = KernelSignature(name="k", model="lstm", inputs=[], outputs=[], sequences=True, streams=streams)
+    made = model_of(Described(name="k", signature=signature))
     assert made is not None
     return made
 

@@ -63,8 +63,9 @@ DTYPE_CODES: Final[dict[str, int]] = {name: code for code, (name, _) in DTYPES.i
 # sequence id
 _REQUEST = struct.Struct("<IHHQIHBBIIQQ76xI")
 # magic, version, flags, request id, status, tensor count, reason, retry after ms, lease, gpu, result bytes,
-# six stages in ns (queued, copy, launch, kernel, host, daemon total), attempt generation, number in a stream
-_ANSWER = struct.Struct("<IHHQBBHIIIQ6QQI24xI")
+# six stages in ns (queued, copy, launch, kernel, host, daemon total), attempt generation, number in a stream, rows of
+# its batch, number of its batch
+_ANSWER = struct.Struct("<IHHQBBHIIIQ6QQIIQ12xI")
 _CRC = struct.Struct("<I")
 _TENSOR = struct.Struct("<BBHI6IQQ16x")
 FORMATS: Final = f"{_REQUEST.format} {_ANSWER.format} {_TENSOR.format}"
@@ -72,8 +73,8 @@ assert _REQUEST.size == FIXED_BYTES and _ANSWER.size == FIXED_BYTES and _TENSOR.
 _CRC_AT: Final = FIXED_BYTES - 4
 _REQUEST_ZEROS: Final = bytes(76)
 _REQUEST_ZEROS_AT: Final = _REQUEST.size - 4 - 76
-_ANSWER_ZEROS: Final = bytes(24)
-_ANSWER_ZEROS_AT: Final = _ANSWER.size - 4 - 24
+_ANSWER_ZEROS: Final = bytes(12)
+_ANSWER_ZEROS_AT: Final = _ANSWER.size - 4 - 12
 _TENSOR_ZEROS: Final = bytes(16)
 _STATUSES: Final = {int(status): status for status in Status}  # a look-up costs a tenth of Status(number)
 _REASONS: Final = {int(reason): reason for reason in Reason}
@@ -128,7 +129,8 @@ class Stages(NamedTuple):
 class AnswerHeader(NamedTuple):
     """A validated answer header. ``tensors`` describe the result bytes that follow the header part. ``flags``:
     `FLAG_MORE` or 0. ``number``: of an answer of a stream, from 1; of the last answer, which ends the request, how many
-    came before it."""
+    came before it. ``batch``: a number that the answers of all requests of one launch have; ``batch_rows``: the rows of
+    that launch; 0: the request had one of its own."""
 
     request_id: int
     status: Status
@@ -142,6 +144,8 @@ class AnswerHeader(NamedTuple):
     tensors: tuple[Tensor, ...]
     flags: int = 0
     number: int = 0
+    batch_rows: int = 0
+    batch: int = 0
 
     @property
     def has_more(self) -> bool:
@@ -276,12 +280,14 @@ def pack_answer(
     tensors: bytes = b"",
     flags: int = 0,
     number: int = 0,
+    batch_rows: int = 0,
+    batch: int = 0,
 ) -> bytes:
     """An answer header with its CRC. ``tensors``: already packed and validated. ``stages``: in the order of
-    `Stages`. ``flags``, ``number``: as in `AnswerHeader`."""
+    `Stages`. The others are as in `AnswerHeader`."""
     fixed = _ANSWER.pack(
         ANSWER_MAGIC, VERSION, flags, request_id, status, len(tensors) // TENSOR_BYTES, reason, retry_after_ms, lease,
-        gpu, result_bytes, *stages, generation, number, 0,
+        gpu, result_bytes, *stages, generation, number, batch_rows, batch, 0,
     )  # fmt: skip
     crc = zlib.crc32(tensors, zlib.crc32(fixed[:_CRC_AT]))
     return fixed[:_CRC_AT] + _CRC.pack(crc) + tensors
@@ -295,7 +301,8 @@ def parse_answer(copied: bytes, max_result_bytes: int) -> AnswerHeader:
     if len(copied) < FIXED_BYTES:
         raise HeaderError("short", str(len(copied)))
     (magic, version, flags, request_id, status, count, reason, retry_after_ms, lease, gpu, result_bytes,
-     queued, copy, launch, kernel, back, total, generation, number, crc) = _ANSWER.unpack_from(copied)  # fmt: skip
+     queued, copy, launch, kernel, back, total, generation, number, batch_rows, batch,
+     crc) = _ANSWER.unpack_from(copied)  # fmt: skip
     if magic != ANSWER_MAGIC:
         raise HeaderError("magic", hex(magic))
     if version != VERSION:
@@ -308,7 +315,7 @@ def parse_answer(copied: bytes, max_result_bytes: int) -> AnswerHeader:
         raise HeaderError("crc", "header checksum does not match")
     if flags & ~FLAG_MORE:
         raise HeaderError("flags", hex(flags))
-    if copied[_ANSWER_ZEROS_AT : _ANSWER_ZEROS_AT + 24] != _ANSWER_ZEROS:
+    if copied[_ANSWER_ZEROS_AT : _ANSWER_ZEROS_AT + 12] != _ANSWER_ZEROS:
         raise HeaderError("reserved", "fixed part")
     if result_bytes > max_result_bytes:
         raise HeaderError("result_bytes", f"{result_bytes} > {max_result_bytes}")
@@ -320,5 +327,5 @@ def parse_answer(copied: bytes, max_result_bytes: int) -> AnswerHeader:
     return AnswerHeader(
         request_id, known_status, known_reason, retry_after_ms, lease, gpu, generation, result_bytes,
         Stages(queued, copy, launch, kernel, back, total), unpack_tensors(tensors, result_bytes) if count else (),
-        flags, number,
+        flags, number, batch_rows, batch,
     )  # fmt: skip

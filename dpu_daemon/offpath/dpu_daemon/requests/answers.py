@@ -253,7 +253,7 @@ class Answers:
             gpu = self._workers.gpu_index(command.lease)
             answer = pack_answer(
                 ref.header.request_id, status, reason, command.retry_after_ms, command.lease, gpu, command.generation,
-                nbytes, command.stages, tensors, 0, (stream.written or 0) if stream is not None else 0,
+                nbytes, command.stages, tensors, 0, (stream.written or 0) if stream is not None else 0, *ref.batch,
             )  # fmt: skip
             session.fabric.write_answer(ref.slot, answer, inline, nbytes)
             if faults.armed:

@@ -38,11 +38,12 @@ class Owner(Protocol):
 class _Split:
     """A batch's result on its way to its members: what each gets, and how many copies are in flight."""
 
-    __slots__ = ("failed", "has_failed", "left", "link", "own", "reason", "result", "results", "was_fetched")
+    __slots__ = ("failed", "has_failed", "left", "link", "own", "reason", "result", "results", "rows", "was_fetched")
 
-    def __init__(self, link: LaneConnection, result: host.Result) -> None:
+    def __init__(self, link: LaneConnection, result: host.Result, rows: int) -> None:
         self.link = link
         self.result = result
+        self.rows = rows
         self.reason = RESULT_REASON[result.status]
         self.results: list[tuple[JobRef, host.Result]] = []
         self.failed: list[tuple[int, EndReason]] = []
@@ -80,7 +81,7 @@ class BatchAnswers:
         if busy is not None:  # the result of an earlier attempt is still being copied into its slot
             busy.waiting = link, result
             return
-        split = _Split(link, result)
+        split = _Split(link, result, batch.rows)
         tensors = None
         if result.status == host.RESULT_OK:
             tensors = stacking.result_tensors(result.tensors, result.result_bytes, batch.rows)
@@ -177,6 +178,7 @@ class BatchAnswers:
             return
         for ref, result in split.results:
             ref.result = None if _is_gone(ref) else result
+            ref.batch = split.rows, _number(split.results[0][0])
         result, failed = split.result, tuple(split.failed)
         times = result.started_ns, result.finished_ns
         if failed:
@@ -190,14 +192,17 @@ class BatchAnswers:
         not be written. False: the launch had one job."""
         former = [job for job in self._ledger.jobs.values() if job.led_by == result.job]
         tensors: tuple[Tensor, ...] | None = None
+        rows = max((job.first_row + job.rows for job in former), default=0)
         if result.status == host.RESULT_OK:
-            rows = max((job.first_row + job.rows for job in former), default=0)
             tensors = stacking.result_tensors(result.tensors, result.result_bytes, rows, is_least=True)
+        number = 0
         for job in former:
             unwritten = self._answers.unwritten.pop(job.job, None)
             if unwritten is None:
                 continue
             ref = self._answers.refs[job.job]
+            number = number or _number(ref)
+            ref.batch = (tensors[0].dims[0] if tensors else rows), number
             if tensors is None or unwritten.state is not JobState.COMPLETED:
                 ref.result = as_text(ref, result, result.inline if result.status != host.RESULT_OK else b"")
             else:
@@ -205,6 +210,11 @@ class BatchAnswers:
                 ref.result = _own(result, share, share.cut(result.inline) if result.is_inline else b"")
             self._answers.write(unwritten)
         return bool(former)
+
+
+def _number(first: JobRef) -> int:
+    """Of a batch, for its requesters, from a request in it: a job's number would show how many others there are."""
+    return (first.session.number << 40 | first.header.request_id & ((1 << 40) - 1)) & ((1 << 64) - 1)
 
 
 def _is_gone(ref: JobRef) -> bool:

@@ -64,11 +64,12 @@ class JobRef:
     ``fetching``: the lane from which a result is being copied; ``waiting``: a later attempt's result, which is next.
     ``is_spoilt``: after a restart, the slot's header differs from the accepted one. ``operator_uid``: the operator who
     cancelled the job. ``detail``: the worker's failure text, even if it does not fit the requester's answer.
-    ``stream``: of a request that gets several answers."""
+    ``stream``: of a request that gets several answers. ``batch``: rows and number of the launch that it shared, as the
+    answer's header has them; zeros: it had one of its own."""
 
     __slots__ = (
-        "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session", "slot",
-        "stream", "waiting",
+        "batch", "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session",
+        "slot", "stream", "waiting",
     )  # fmt: skip
 
     def __init__(self, job: int, session: SessionEnd, slot: int, header: RequestHeader) -> None:
@@ -83,6 +84,7 @@ class JobRef:
         self.is_spoilt = False
         self.operator_uid: int | None = None
         self.detail = b""
+        self.batch = (0, 0)
         self.stream = Stream() if header.flags & FLAG_STREAM else None
 
     @property

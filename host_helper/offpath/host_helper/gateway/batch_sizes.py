@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from offpath.host_helper.gateway.datatypes import BYTES_EACH
 from offpath.host_helper.gateway.errors import invalid
 from offpath.host_helper.gateway.models import Model
+from offpath.host_helper.slots import Array
 
 BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -16,6 +17,11 @@ BATCH_NOTE: Final = (
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
 """What Triton adds to a refusal of a shape."""
+
+
+def rows_of(arrays: Sequence[Array]) -> int:
+    """The first dimension of a request's arrays; at least 1, as Triton counts a request without a batch."""
+    return max((array.shape[0] for array in arrays if array.shape), default=1) or 1
 
 
 def check_batch(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -67,7 +67,7 @@ async def _statistics(tenant: Tenant, request: Any, context: Any) -> Any:
     which = [models.find(request.name, request.version)] if request.name else models.all()
     shown = tenant.statistics.shown(which)["model_stats"]
     for each in shown:
-        for key in ("batch_stats", "memory_usage", "response_stats"):
+        for key in ("memory_usage", "response_stats"):
             each.pop(key)
     return classes().ModelStatisticsResponse(model_stats=shown)
 

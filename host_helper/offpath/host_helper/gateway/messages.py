@@ -66,8 +66,11 @@ FIELDS: Final[dict[str, str]] = {
     "ModelStatisticsRequest": _NAME_VERSION,
     "StatisticDuration": "1 count uint64, 2 ns uint64",
     "InferStatistics": ", ".join(f"{n} {name} StatisticDuration" for n, name in enumerate(_DURATIONS, 1)),
+    "InferBatchStatistics": "1 batch_size uint64, 2 compute_input StatisticDuration, "
+                            "3 compute_infer StatisticDuration, 4 compute_output StatisticDuration",
     "ModelStatistics": "1 name string, 2 version string, 3 last_inference uint64, 4 inference_count uint64, "
-                       "5 execution_count uint64, 6 inference_stats InferStatistics",
+                       "5 execution_count uint64, 6 inference_stats InferStatistics, "
+                       "7 batch_stats InferBatchStatistics*",
     "ModelStatisticsResponse": "1 model_stats ModelStatistics*",
     "RepositoryIndexRequest": "1 repository_name string, 2 ready bool",
     "ModelIndex": "1 name string, 2 version string, 3 state string, 4 reason string",

@@ -15,6 +15,7 @@ from offpath.bindings.wire.header import Stages
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.gateway.answers import Output, Results
+from offpath.host_helper.gateway.batch_sizes import rows_of
 from offpath.host_helper.gateway.calls import Call
 from offpath.host_helper.gateway.config import GatewayFile, TenantTable, bearers, users
 from offpath.host_helper.gateway.errors import (
@@ -33,7 +34,7 @@ from offpath.host_helper.gateway.sequences import Begun, Lines, not_started, sta
 from offpath.host_helper.gateway.statistics import Statistics
 from offpath.host_helper.gateway.turns import Turn
 from offpath.host_helper.negotiate import Tls
-from offpath.host_helper.slots import DEFAULT_OPTIONS, Options
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result
 
 logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
@@ -121,14 +122,14 @@ class Tenant:
             done = await requester.submit(
                 call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
             )
-        self.statistics.succeeded(call.model, done.stages, turn.took_ns)
+        self.statistics.succeeded(call.model, rows_of(call.arrays), done, turn.took_ns)
         return results.outputs
 
     async def stream(self, call: Call, turn: Turn) -> AsyncGenerator[Sequence[Output], None]:
         """Run the request of a model that streams in its turn: its answers in order. Close it, or the request runs on.
         Raises: Refused: after the answers before."""
         results = Results(call)
-        stages = Stages()
+        done = Result((), Stages(), 0, 0)
         with self._counted(turn, call.options):
             requester = self._present(call, turn)
             timeout_s, options = turn.left(call.options)
@@ -136,10 +137,10 @@ class Tenant:
                 call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
             )
             async with contextlib.aclosing(answers):
-                async for done in answers:
-                    stages = done.stages
+                async for answer in answers:
+                    done = answer
                     yield results.outputs
-        self.statistics.succeeded(call.model, stages, turn.took_ns)
+        self.statistics.succeeded(call.model, rows_of(call.arrays), done, turn.took_ns)
 
     @contextlib.contextmanager
     def _counted(self, turn: Turn, options: Options = DEFAULT_OPTIONS) -> Iterator[None]:
