@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from offpath.host_helper.gateway.calls import Call, FromRegion
-from offpath.host_helper.gateway.errors import Refused, invalid
+from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.messages import classes
 from offpath.host_helper.gateway.models import Model, Spec
 from offpath.host_helper.gateway.regions import Regions
@@ -232,10 +232,10 @@ def _grpc(m: Modules, regions: Regions) -> Target:
 
     def run(data: bytes, numbers: Numbers) -> Any:
         regions._by_name["r"].users = 0
-        try:
+        request = m.grpc_requests.received(data)
+        if isinstance(request, m.grpc_requests.Long):
+            m.grpc_requests.check_tensors(data)
             request = classes().ModelInferRequest.FromString(data)
-        except DecodeError:  # grpcio answers it
-            raise invalid("no message") from None
         return m.grpc_calls.read(request, None).call(MODEL, regions)
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:

@@ -29,7 +29,7 @@ from offpath.bindings.wire import (
 from offpath.dpu_daemon import config
 from offpath.dpu_daemon.switch.inc import messages
 from offpath.dpu_daemon.switch.inc import packets as key_value
-from offpath.host_helper.gateway import bodies, chunks, grpc_calls, heads, inference
+from offpath.host_helper.gateway import bodies, chunks, grpc_calls, grpc_requests, heads, inference
 from offpath.host_helper.ina import rank_file
 
 from .mutate import Mutation, Numbers
@@ -64,6 +64,7 @@ class Modules:
     chunks: ModuleType = chunks
     inference: ModuleType = inference
     grpc_calls: ModuleType = grpc_calls
+    grpc_requests: ModuleType = grpc_requests
 
     def planted(self, **modules: ModuleType) -> Modules:
         return replace(self, **modules)

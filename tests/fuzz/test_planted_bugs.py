@@ -95,6 +95,7 @@ BUGS = [
     ("gateway_infer", "inference", "left=left", "left=0"),
     ("gateway_infer", "inference", "except ControlError as fault", "except KeyError as fault"),
     ("gateway_grpc", "grpc_calls", "    if left:\n", "    if left > 2:\n"),
+    ("gateway_grpc", "grpc_requests", "        raise broken() from None\n", "        raise\n"),
     ("config", "config.tables", 'extra="forbid", ', ""),
     ("config", "config.checks", "setdefault(tenant.name, at) != at:", "setdefault(tenant.name, at) < at - 1:"),
     ("config_toml", "config.sources", "except (tomllib.TOMLDecodeError, ValueError) as", "except KeyError as"),

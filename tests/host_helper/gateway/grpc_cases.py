@@ -165,10 +165,10 @@ async def test_without_a_token_nothing_is_told(channel: grpc.aio.Channel, token:
 
 async def test_without_a_token_no_message_is_read(channel: grpc.aio.Channel) -> None:
     method = channel.unary_unary(f"/{SERVICE}/ModelInfer")  # sends bytes as they are
-    for token, code in ((None, "UNAUTHENTICATED"), (Rig.token("ada"), "UNKNOWN")):
+    for token, code in ((None, "UNAUTHENTICATED"), (Rig.token("ada"), "INVALID_ARGUMENT")):
         unknown = Stub(channel, token)
         answer = method(b"\xff" * (1 << 20), timeout=20.0, metadata=unknown.metadata)
-        assert (await refused(answer))[0] == code, "UNKNOWN: what was read is no message"
+        assert (await refused(answer))[0] == code, "INVALID_ARGUMENT: what was read is no message"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,7 @@ async def test_without_a_token_no_message_is_read(channel: grpc.aio.Channel) -> 
         ({}, False),
         ({"email": "offpath://tenant/ada"}, False),
         ({"uris": ["offpath://tenant/ada", "offpath://tenant/bob"]}, False),
+        ({"uris": ["offpath://tenant/ada\0b"]}, False),
     ],
 )
 async def test_only_a_uri_of_a_certificate_names_a_tenant(
@@ -360,7 +361,7 @@ def adding(value: int, *, is_long: bool = False, **parameters: Any) -> Any:
     for key, flag in parameters.items():
         made.parameters[key].bool_param = flag
     if is_long:
-        made.parameters["pad"].string_param = "x" * 20_000
+        made.inputs[0].parameters["pad"].string_param = "x" * 20_000
     return made
 
 

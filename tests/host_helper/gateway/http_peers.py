@@ -99,6 +99,25 @@ async def pipelined_over_tls(folder: Path) -> None:
         await many(gateway, ssl.create_default_context(cafile=authority.ca_file))
 
 
+async def half_open_over_tls(folder: Path) -> None:
+    """Connections that never shake hands, more than may be: the oldest make room, and who shakes hands is served."""
+    authority = Authority(folder)
+    server, key = authority.issue("localhost", is_server=True)
+    async with opened(folder, tls={"cert_file": server, "key_file": key}, unidentified=8) as gateway:
+        assert gateway.http is not None
+        silent = [await asyncio.open_connection(*gateway.http.address) for _ in range(20)]
+        async with asyncio.timeout(BOUND_S):
+            for reader, _ in silent[:12]:
+                assert await reader.read(1) == b""
+        await many(gateway, ssl.create_default_context(cafile=authority.ca_file))
+        assert gateway.http.connections <= 8
+        for _, writer in silent:
+            writer.close()
+        async with asyncio.timeout(BOUND_S):
+            while gateway.http.connections:
+                await asyncio.sleep(0.01)
+
+
 async def chunked(folder: Path) -> None:
     async with opened(folder) as gateway:
         await chunks(gateway)
@@ -191,5 +210,5 @@ async def _most_of_a_turn(folder: Path, request: bytes) -> int:
 CASES: Final[dict[str, Callable[[Path], Awaitable[None]]]] = {
     "pipelined": pipelined, "pipelined_over_tls": pipelined_over_tls, "unread": unread,
     "unread_without_token": unread_without_token, "long": long, "long_in_chunks": long_in_chunks, "chunked": chunked,
-    "chunked_over_tls": chunked_over_tls,
+    "chunked_over_tls": chunked_over_tls, "half_open_over_tls": half_open_over_tls,
 }  # fmt: skip

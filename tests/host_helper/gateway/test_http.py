@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import os
 import random
+import ssl
 import subprocess
 import sys
 import zlib
@@ -19,6 +20,7 @@ import pytest
 from offpath.host_helper.gateway import buffers, connection, http
 from offpath.host_helper.gateway.routes import EXTENSIONS
 
+from ...support.certificates import Authority
 from ...support.sources import ROOT
 from .conftest import Open
 from .http_peers import CASES
@@ -354,7 +356,7 @@ async def test_compressed_bodies_of_any_length(gateway: Rig, rows: int, is_binar
 
 async def test_what_a_compressed_body_becomes_is_counted_with_all_bodies(open_gateway: Open) -> None:
     gateway = await open_gateway(memory_bytes=16 << 20)
-    gateway.gateway.http.config = gateway.gateway.http.config.model_copy(update={"memory_bytes": 3 << 20})  # type: ignore[union-attr]
+    gateway.gateway.http.reload(gateway.gateway.config.model_copy(update={"memory_bytes": 3 << 20}))  # type: ignore[union-attr]
     packed = gzip.compress(in_json(np.zeros((3_000, 3), np.float32)))
     answer = await gateway.infer(packed, Content_Encoding="gzip")
     assert answer.status == 503
@@ -416,11 +418,8 @@ async def test_who_sends_too_slowly_is_cut(open_gateway: Open, monkeypatch: pyte
     assert await silent.is_closed()
 
 
-async def test_connections_without_a_token_make_room_for_others(
-    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "MOST_UNIDENTIFIED", 2)
-    gateway = await open_gateway(connections=4)
+async def test_connections_without_a_token_make_room_for_others(open_gateway: Open) -> None:
+    gateway = await open_gateway(connections=4, unidentified=2)
     server = gateway.gateway.http
     assert server is not None
     known = []
@@ -430,14 +429,71 @@ async def test_connections_without_a_token_make_room_for_others(
         assert (await client.answer()).status == 200
     unidentified = [await gateway.connect() for _ in range(3)]
     assert await unidentified[0].is_closed()
-    assert await unidentified[1].is_closed()
-    await until(lambda: server.connections == 4)
+    await until(lambda: server.connections == 5)
     await unidentified[2].send(gateway.request("/v2", tenant="bob"))
     assert (await unidentified[2].answer()).status == 200
-    last = await gateway.connect()  # all are known: the longest idle one of the tenant with the most leaves
-    assert await known[0].is_closed()
+    last = await gateway.connect()
     await last.send(gateway.request("/v2"))
+    assert await known[0].is_closed(), "a tenant has half: the one that it has not used for the longest time leaves"
     assert (await last.answer()).status == 200
+
+
+async def test_a_tenant_that_begins_heads_keeps_no_more_places_than_an_idle_one(open_gateway: Open) -> None:
+    gateway = await open_gateway(connections=4)
+    held = []
+    for _ in range(3):
+        held.append(client := await gateway.connect())
+        await client.send(gateway.request("/v2"))
+        assert (await client.answer()).status == 200
+        await client.send(b"G")
+    assert await held[0].is_closed()
+    assert (await gateway.ask("/v2", tenant="bob")).status == 200
+    await held[2].send(gateway.request("/v2")[1:])
+    assert (await held[2].answer()).status == 200, "the head that it had begun"
+
+
+async def test_a_tenant_whose_connections_are_all_at_work_gets_no_more(open_gateway: Open) -> None:
+    gateway = await open_gateway(connections=4)
+    held = [await gateway.connect() for _ in range(2)]
+    for client in held:
+        await client.send(gateway.request("/v2/models/scaling/infer", method="POST", Content_Length=100) + b"{")
+    assert gateway.gateway.http is not None
+    await until(lambda: gateway.gateway.http._shares.of("ada") == 2)  # type: ignore[union-attr]
+    answer = await gateway.ask("/v2")
+    assert (answer.status, answer.error) == (503, "the tenant has 2 connections here, as many as it may")
+    assert (await gateway.ask("/v2", tenant="bob")).status == 200
+
+
+async def test_connections_that_never_shake_hands_count_and_the_oldest_makes_room(
+    open_gateway: Open, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("gateway", is_server=True)
+    gateway = await open_gateway(unidentified=2, tls={"cert_file": certificate, "key_file": key})
+    silent = [await gateway.connect() for _ in range(3)]
+    assert await silent[0].is_closed()
+    client = await gateway.connect(ssl.create_default_context(cafile=authority.ca_file))
+    assert await silent[1].is_closed()
+    await client.send(gateway.request("/v2"))
+    assert (await client.answer()).status == 200
+    assert gateway.gateway.http is not None
+    assert gateway.gateway.http.connections == 2
+    silent[2].close()
+    await until(lambda: gateway.gateway.http.connections == 1)  # type: ignore[union-attr]
+
+
+async def test_a_connection_that_never_shakes_hands_ends(open_gateway: Open, tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).issue("gateway", is_server=True)
+    gateway = await open_gateway(tls={"cert_file": certificate, "key_file": key})
+    silent = await gateway.connect()
+    assert gateway.gateway.http is not None
+    server = gateway.gateway.http
+    await until(lambda: server.connections)
+    (one,) = server._all
+    one.until_s = 0.0
+    server._sweep()
+    assert await silent.is_closed()
+    await until(lambda: not server.connections)
 
 
 async def test_bodies_share_one_bound_and_a_tenant_has_half_of_it(open_gateway: Open) -> None:
@@ -458,7 +514,7 @@ async def test_bodies_share_one_bound_and_a_tenant_has_half_of_it(open_gateway: 
     assert (await gateway.infer(body)).status == 200
     other.close()
     await until(lambda: server.held_bytes == 0)
-    assert not server._held_by
+    assert not server._memory.holders()
 
 
 async def test_buffers_that_are_kept_have_a_bound(gateway: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,6 +527,26 @@ async def test_buffers_that_are_kept_have_a_bound(gateway: Rig, monkeypatch: pyt
     assert [(await client.answer()).status for client in clients] == [200] * 6
     assert gateway.gateway.http is not None
     assert 0 < gateway.gateway.http.buffers.spare_bytes <= 2_500_000
+
+
+async def test_a_parameter_is_one_value_and_there_are_not_many(gateway: Rig) -> None:
+    def with_parameters(parameters: dict[str, Any]) -> bytes:
+        return in_json(ROWS, parameters=parameters)
+
+    for many in ([[]] * 100_000, {"a": {}}):
+        answer = await gateway.infer(with_parameters({"x": many}))
+        text = "Unable to parse 'parameters': 'x' is no text, number or boolean"
+        assert (answer.status, answer.error) == (500, text)
+    answer = await gateway.infer(with_parameters({str(n): n for n in range(65)}))
+    assert (answer.status, answer.error) == (400, "more than 64 parameters")
+    answer = await gateway.infer(with_parameters({str(n): n for n in range(64)}))
+    assert answer.status == 200
+
+
+async def test_a_long_document_of_another_request_is_not_read(gateway: Rig) -> None:
+    body = b'{"key":[' + b"[]," * 10_000 + b"[]]}"
+    answer = await gateway.ask("/v2/systemsharedmemory/region/r/register", body)
+    assert (answer.status, answer.error) == (413, "the body of this request has at most 16384 bytes")
 
 
 # -- peers that send much and read little -------------------------------------------------------------------------

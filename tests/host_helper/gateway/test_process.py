@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from offpath.host_helper.gateway import serve
 from offpath.host_helper.gateway.config import GatewayFile, load
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid
 
@@ -138,7 +139,18 @@ def test_it_raises_its_limit_of_descriptors(make: Make) -> None:
         gateway = make(connections=100)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)[0] == 5 * 100 + 512
+    assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)[0] == 5 * 100 + 256 + 1024 + 256 + 64 + 512
+
+
+def test_where_the_limit_cannot_be_raised_both_listeners_have_fewer_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "allow_files", lambda count: None)
+    monkeypatch.setattr(serve.resource, "getrlimit", lambda which: (1024, 1024))
+    config = serve.fitting(written(tmp_path))
+    assert (config.connections, config.grpc_connections, config.unidentified) == (108, 108, 27)
+    assert serve.files_of(config) <= 1024 + 512
+    assert serve.files_of(config) - 512 <= 1024 - 256, "what is neither is 256 here"
 
 
 def test_a_faulty_file_ends_it_with_78(tmp_path: Path) -> None:

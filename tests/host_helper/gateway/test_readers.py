@@ -23,6 +23,7 @@ import pytest
 from offpath.host_helper.gateway import bodies, buffers, grpc_calls, inference, readers
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
 from offpath.host_helper.gateway.errors import Refused
+from offpath.host_helper.gateway.grpc_requests import Long, received
 from offpath.host_helper.gateway.messages import classes
 from offpath.host_helper.gateway.readers import Reader, ReaderProcess
 
@@ -116,7 +117,9 @@ async def test_what_was_read_there_is_what_would_have_been_read_here(reader: Rea
     asked = classes().ModelInferRequest(model_name="scaling", id="7")
     tensor = asked.inputs.add(name="x", datatype="FP32", shape=LONG.shape)
     tensor.contents.fp32_contents.extend(LONG.ravel())
-    far, near = await grpc_calls.parse(reader, asked, 2.0), grpc_calls.read(asked, 2.0)
+    given = received(asked.SerializeToString())
+    assert isinstance(given, Long)
+    far, near = await grpc_calls.parse(reader, given, 2.0), grpc_calls.read(asked, 2.0)
     assert far == near
     assert far.inputs[0].content == LONG.tobytes()
 
@@ -234,7 +237,7 @@ async def test_raw_contents_need_no_other_process(process: ReaderProcess) -> Non
     asked = classes().ModelInferRequest(model_name="scaling")
     asked.inputs.add(name="x", datatype="FP32", shape=[100_000]).contents.SetInParent()
     asked.raw_input_contents.append(bytes(400_000))
-    parsed = await grpc_calls.parse(Reader(process), asked, None)
+    parsed = await grpc_calls.parse(Reader(process), received(asked.SerializeToString()), None)
     assert parsed.inputs[0].content == bytes(400_000)
 
 

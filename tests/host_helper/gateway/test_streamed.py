@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from offpath.host_helper.gateway import grpc_server
+from offpath.host_helper.gateway.config import GatewayFile, TenantTable
+from offpath.host_helper.gateway.grpc_admission import Calls
+
+CONFIG = GatewayFile(tenant=[TenantTable(name="ada", token_file="t")])
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return []
 
 
-async def once(made: Any) -> AsyncIterator[Any]:
+async def once(made: bytes) -> AsyncIterator[bytes]:
     yield made
 
 
@@ -39,9 +43,10 @@ def test_an_answer_is_written_to_regions_once_the_message_before_was_written_to_
             yield ()
 
     async def main() -> None:
-        stream = grpc_server._Stream(lambda context: SimpleNamespace(stream=answers), None)  # type: ignore[arg-type, return-value]
+        tenant: Any = SimpleNamespace(stream=answers, name="ada")
+        stream = grpc_server._Stream(lambda context: tenant, None, Calls(CONFIG))
         request = grpc_server.classes().ModelInferRequest(model_name="count", id="r")
-        reader = asyncio.ensure_future(stream.read(once(request)))
+        reader = asyncio.ensure_future(stream.read(once(request.SerializeToString())))
         for number in (1, 2, 3):
             message = await stream.answers.get()
             await asyncio.sleep(0.01)

@@ -22,6 +22,10 @@ from offpath.host_helper.gateway.regions import Region, Regions
 from offpath.host_helper.gateway.sequences import sequence_of
 from offpath.host_helper.slots import Array, Options
 
+MOST_TENSORS: Final = 64
+"""Inputs, and outputs, of a request."""
+MOST_PARAMETERS: Final = 64
+"""Of a request, and of a tensor."""
 _MOST_ID: Final = 256
 _MOST_DIM: Final = (1 << 46) - 1
 _MOST_BUDGET_MS: Final = (1 << 32) - 1

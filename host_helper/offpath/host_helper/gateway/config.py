@@ -103,7 +103,9 @@ class GatewayFile(BaseModel):
     tls: TlsFiles | None = None
     """For both. Without it tokens and tensors travel in clear text."""
     connections: Annotated[int, Field(ge=1, le=65_536)] = 1024
-    """HTTP connections at once."""
+    """HTTP connections at once whose clients have sent a valid token."""
+    unidentified: Annotated[int, Field(ge=1, le=65_536)] = 256
+    """Connections at once without one, of each listener, counted before a handshake."""
     memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 42)] = 1 << 30
     """Bodies of HTTP requests held at once. Of several tenants, each has at most half of it. gRPC has as much."""
     idle_s: Annotated[int, Field(ge=1, le=86_400)] = 75
@@ -112,14 +114,25 @@ class GatewayFile(BaseModel):
     """Least time between two pings of a gRPC client, its keep-alive time. One that pings more often loses its calls."""
     grpc_keepalive_s: Annotated[int, Field(ge=10, le=86_400)] = 7200
     """After which a silent gRPC client is pinged; without an answer within 20 s its calls end."""
+    grpc_connections: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    """gRPC connections at once whose clients have made a call with a valid token."""
+    grpc_idle_s: Annotated[int, Field(ge=1, le=86_400)] = 300
+    """After which a gRPC connection without a call is closed; its client connects again with its next call."""
+    grpc_age_s: Annotated[int, Field(ge=0, le=31_536_000)] = 0
+    """After which a gRPC client is to connect again, once its calls have ended; 0: never."""
     tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=64)]
+
+    @property
+    def most_body(self) -> int:
+        """The longest body or message of all tenants."""
+        return max(tenant.most_body for tenant in self.tenant)
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [tenant.name for tenant in self.tenant]
         if len(set(names)) < len(names):
             raise ValueError("two tenants of one name")
-        if self.memory_bytes < 4 * max(tenant.most_body for tenant in self.tenant):
+        if self.memory_bytes < 4 * self.most_body:
             raise ValueError("memory_bytes is less than four of the longest bodies")
         if not self.http and not self.grpc:
             raise ValueError("it listens nowhere: give http or grpc")

@@ -11,7 +11,9 @@ its request is cancelled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from functools import partial
 from typing import Final, Protocol, cast
 
@@ -46,11 +48,8 @@ class Owner(Protocol):
     def idle_s(self) -> float:
         """How long a connection may wait for its next request."""
 
-    def opened(self, connection: Connection) -> bool:
-        """False: there are too many."""
-
     def known(self, connection: Connection, tenant: Tenant) -> None:
-        """A valid token of the tenant came on it."""
+        """A valid token of the tenant came on it. Raises: Refused: the tenant has as many connections as it may."""
 
     def closed(self, connection: Connection) -> None:
         """It is gone."""
@@ -70,13 +69,16 @@ class Connection(asyncio.BufferedProtocol):
     """One peer. It is in one of these states: ``head`` (receives one, or waits for it), ``body``, ``work`` (the request
     is answered), ``linger`` (what comes is thrown away)."""
 
-    def __init__(self, owner: Owner) -> None:
-        self.until_s = 0.0
-        """What it waits for must have come then."""
+    def __init__(self, owner: Owner, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.until_s = self._loop.time() + HEAD_S
+        """What it waits for must have come then; at first a handshake."""
         self.tenant: Tenant | None = None
         """Whose token came last."""
         self._owner = owner
-        self._loop = asyncio.get_running_loop()
+        self._sock: socket.socket | None = sock
+        """Until there is a transport."""
+        self._is_cut = False
         self._transport: asyncio.Transport | None = None
         self._state = "head"
         self._received = bytearray(MOST_HEAD_BYTES)
@@ -103,15 +105,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a request, and its last answer is on its way."""
+        """Whether it waits for a request or for the rest of a head, and its last answer is on its way. A client that
+        sends one byte of a head may keep no more places than one that sends none."""
         is_sent = self._transport is None or not self._transport.get_write_buffer_size()
-        return self._state == "head" and not self._filled and is_sent
+        return self._state == "head" and is_sent
 
     # -- asyncio --------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BufferedProtocol`."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
-        if not self._owner.opened(self):
+        self._sock = None
+        if self._is_cut:
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(_UNREAD_BYTES)
@@ -119,8 +123,9 @@ class Connection(asyncio.BufferedProtocol):
         self.until_s = self._loop.time() + self._owner.idle_s
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BufferedProtocol`. The request under way is cancelled, at the daemon too."""
-        self._transport = None
+        """See `asyncio.BufferedProtocol`. The request under way is cancelled, at the daemon too. The listener calls it
+        where TLS fails."""
+        self._transport = self._sock = None
         self._owner.closed(self)
         if self._task is not None:
             self._task.cancel()
@@ -385,5 +390,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def cut(self) -> None:
         """At once."""
+        self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
+        elif self._sock is not None:
+            with contextlib.suppress(OSError):  # it is not connected any more
+                self._sock.shutdown(socket.SHUT_RDWR)

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from offpath.bindings.wire.header import DTYPE_CODES
+from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS
 from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.answers import Output
-from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen, shared
-from offpath.host_helper.gateway.calls import Asked, Call, Given, InRegion
+from offpath.host_helper.gateway.buffers import Place, placed, seen, shared
+from offpath.host_helper.gateway.calls import MOST_PARAMETERS, MOST_TENSORS, Asked, Call, Given, InRegion
 from offpath.host_helper.gateway.datatypes import WIRE
 from offpath.host_helper.gateway.errors import invalid, unsupported
+from offpath.host_helper.gateway.grpc_requests import Long, check_tensors, message
 from offpath.host_helper.gateway.inference import Parsed
 from offpath.host_helper.gateway.messages import classes
 from offpath.host_helper.gateway.readers import Reader
@@ -23,34 +24,29 @@ _CONTENTS: Final = {
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
 }  # fmt: skip
-_MOST_TENSORS: Final = 64
-
-
-def _numbers_bytes(request: Any) -> int:
-    """An upper bound of what `read` converts number by number: beside raw contents, none."""
-    if request.raw_input_contents:
-        return 0
-    return request.ByteSize() if any(tensor.HasField("contents") for tensor in request.inputs) else 0
 
 
 async def parse(reader: Reader, request: Any, left_s: float | None) -> Parsed:
-    """The request; many numbers by ``reader``. ``left_s``: until the call's deadline. Raises: Refused."""
-    if _numbers_bytes(request) <= AT_ONCE_BYTES:
+    """The request, as `grpc_requests.received` returns it; a long one by ``reader``. ``left_s``: until the call's
+    deadline. Raises: Refused."""
+    if not isinstance(request, Long):
         return read(request, left_s)
-    message = shared(request.SerializeToString())
-    return await reader.run(_read_there, placed(message), left_s, of=(message,))
+    data = shared(request.data)
+    return await reader.run(_read_there, placed(data), left_s, of=(data,))
 
 
 def _read_there(source: Place | bytes, left_s: float | None) -> Parsed:
     """As `read`, in the reading process."""
-    with seen(source) as message:
-        return read(classes().ModelInferRequest.FromString(bytes(message)), left_s)
+    with seen(source) as view:
+        data = bytes(view)
+    check_tensors(data)
+    return read(message(data), left_s)
 
 
 def read(request: Any, left_s: float | None) -> Parsed:
     """The request. Raises: Refused."""
-    if len(request.inputs) > _MOST_TENSORS or len(request.outputs) > _MOST_TENSORS:
-        raise invalid(f"more than {_MOST_TENSORS} inputs or outputs")
+    if len(request.inputs) > MOST_TENSORS or len(request.outputs) > MOST_TENSORS:
+        raise invalid(f"more than {MOST_TENSORS} inputs or outputs")
     parameters = parameters_of(request, left_s)
     raw = iter(request.raw_input_contents)
     inputs = [_given(tensor, raw, bool(request.raw_input_contents)) for tensor in request.inputs]
@@ -86,7 +82,7 @@ def written(call: Call, outputs: Sequence[Output]) -> Any:
 
 def _given(tensor: Any, raw: Iterator[bytes], has_raw: bool) -> Given:
     parameters = _parameters(tensor.parameters)
-    shape = tuple(tensor.shape)
+    shape = tuple(tensor.shape[: MAX_DIMS + 1])  # one too many is refused with the model, as Triton does
     place = _place(parameters, tensor.name)
     if place is not None:
         return Given(tensor.name, tensor.datatype, shape, place)
@@ -130,6 +126,8 @@ def _place(parameters: Mapping[str, Any], name: str) -> InRegion | None:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    if len(given) > MOST_PARAMETERS:
+        raise invalid(f"more than {MOST_PARAMETERS} parameters")
     return {
         key: getattr(value, choice) for key, value in given.items() if (choice := value.WhichOneof("parameter_choice"))
     }

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from offpath.bindings.certificates import tenant_among
+from offpath.bindings.certificates import tenant_of_pem
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls
 from offpath.host_helper.gateway.calls import Call
 from offpath.host_helper.gateway.config import GatewayFile
+from offpath.host_helper.gateway.connection import HEAD_S
 from offpath.host_helper.gateway.errors import (
     GatewayConfigInvalid,
     GatewayMissing,
     Refused,
     unauthenticated,
 )
+from offpath.host_helper.gateway.grpc_admission import Calls
+from offpath.host_helper.gateway.grpc_connections import SPARE, GrpcConnections
 from offpath.host_helper.gateway.grpc_health import Health
 from offpath.host_helper.gateway.grpc_methods import METHODS, OPEN, STREAM, called
+from offpath.host_helper.gateway.grpc_requests import other, received
 from offpath.host_helper.gateway.messages import SERVICE, classes
 from offpath.host_helper.gateway.tenants import Tenant, Tenants
 from offpath.host_helper.gateway.turns import Turn
@@ -31,8 +35,6 @@ _FINAL: Final = "triton_enable_empty_final_response"
 _IS_FINAL: Final = "triton_final_response"
 _MOST_STREAMED: Final = 64
 """Requests of one stream whose answers the client has not taken."""
-_CALLS: Final = (16, 1024)
-"""Least and most calls at once; grpcio refuses further ones. Between them as many as have room for their messages."""
 
 
 def grpc_module() -> Any:
@@ -54,25 +56,24 @@ class GrpcServer:
         self._grpc = grpc_module()
         self._server: Any = None
         self._health: Health | None = None
+        self.calls = Calls(config)
+        self.connections = GrpcConnections(config)
+
+    def reload(self, config: GatewayFile) -> None:
+        """Serve these tenants from now on."""
+        self.config = config
+        self.calls.divide(config)
+        self.connections.divide(len(config.tenant))
 
     async def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken. GatewayConfigInvalid: a file of TLS cannot be used."""
         grpc = self._grpc
-        most = max(table.most_body for table in self.config.tenant)
-        calls = min(max(self.config.memory_bytes // most, _CALLS[0]), _CALLS[1])
-        most_sent = max(table.result_bytes for table in self.config.tenant) + (1 << 20)
         has_certificates = self.config.tls is not None and bool(self.config.tls.client_ca_file)
-        self._server = server = grpc.aio.server(maximum_concurrent_rpcs=calls, options=(
-            ("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", most_sent),
-            ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 128),
-            # gRPC closes the connection of a client that pings more often (too_many_pings), with calls or without.
-            ("grpc.http2.min_ping_interval_without_data_ms", self.config.grpc_ping_ms),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.keepalive_time_ms", 1000 * self.config.grpc_keepalive_s),
-        ))  # fmt: skip
-        self._health = Health(grpc, self.tenants, calls)
+        self._server = server = grpc.aio.server(options=_options(self.config))
+        self._health = Health(grpc, self.tenants, self.calls)
+        service = _Service(grpc, self.tenants, self.calls, self.connections)
         server.add_generic_rpc_handlers(
-            (_Handler(self._grpc, self.tenants, self._health, has_certificates=has_certificates),)
+            (_Handler(grpc, self.tenants, self._health, service, has_certificates=has_certificates),)
         )
         try:
             credentials = self._credentials()
@@ -82,9 +83,11 @@ class GrpcServer:
             raise PlaceUnusable(f"grpc: {self.config.grpc}: the address is in use, or not this machine's") from None
         self.address = f"{self.config.grpc.rpartition(':')[0]}:{port}"
         await server.start()
+        self.connections.start(port)
 
     async def close(self, grace_s: float = 0.5) -> None:
         """Idempotent."""
+        self.connections.close()
         if self._health is not None:
             self._health.close()
         if self._server is not None:
@@ -106,11 +109,32 @@ class GrpcServer:
         )
 
 
+def _options(config: GatewayFile) -> tuple[tuple[str, int], ...]:
+    """grpcio's, in its words. It refuses a connection beyond the bound, and ends one whose handshake takes too long:
+    that of TLS, and HTTP/2's, which ends with the client's SETTINGS frame."""
+    most_sent = max(table.result_bytes for table in config.tenant) + (1 << 20)
+    options = [
+        ("grpc.max_receive_message_length", config.most_body), ("grpc.max_send_message_length", most_sent),
+        ("grpc.max_metadata_size", 8192), ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", 128),
+        # gRPC closes the connection of a client that pings more often (too_many_pings), with calls or without.
+        ("grpc.http2.min_ping_interval_without_data_ms", config.grpc_ping_ms),
+        ("grpc.keepalive_permit_without_calls", 1), ("grpc.keepalive_time_ms", 1000 * config.grpc_keepalive_s),
+        ("grpc.max_allowed_incoming_connections", config.grpc_connections + config.unidentified + SPARE),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HEAD_S)),
+        ("grpc.max_connection_idle_ms", 1000 * config.grpc_idle_s),
+    ]  # fmt: skip
+    if config.grpc_age_s:
+        options.append(("grpc.max_connection_age_ms", 1000 * config.grpc_age_s))
+    return tuple(options)
+
+
 class _Handler:
     """Finds the method of a call (a `grpc.GenericRpcHandler`)."""
 
-    def __init__(self, grpc: Any, tenants: Tenants, health: Health, *, has_certificates: bool) -> None:
-        self._grpc, self._tenants, self._service = grpc, tenants, _Service(grpc, tenants)
+    def __init__(
+        self, grpc: Any, tenants: Tenants, health: Health, service: _Service, *, has_certificates: bool
+    ) -> None:
+        self._grpc, self._tenants, self._service = grpc, tenants, service
         self._has_certificates = has_certificates
         checks = health.methods()
         self._open = {f"/{SERVICE}/{name}" for name in OPEN} | checks.keys()
@@ -132,26 +156,27 @@ class _Handler:
         yield  # it is a generator
 
     def _method(self, name: str) -> Any:
-        request = getattr(classes(), "ModelInferRequest" if name == STREAM else f"{name}Request")
+        """Its requests come as bytes. For grpcio all are streams of them: before the message of another method it would
+        wait, for ever, where nothing is known of the call."""
         response = getattr(classes(), "ModelStreamInferResponse" if name == STREAM else f"{name}Response")
-        given = {"request_deserializer": request.FromString, "response_serializer": response.SerializeToString}
+        given = {"response_serializer": response.SerializeToString}
         if name == STREAM:
             return self._grpc.stream_stream_rpc_method_handler(self._service.stream, **given)
-        return self._grpc.unary_unary_rpc_method_handler(self._service.unary(name), **given)
+        return self._grpc.stream_unary_rpc_method_handler(self._service.unary(name), **given)
 
 
 class _Service:
-    def __init__(self, grpc: Any, tenants: Tenants) -> None:
-        self._grpc, self._tenants = grpc, tenants
+    def __init__(self, grpc: Any, tenants: Tenants, calls: Calls, connections: GrpcConnections) -> None:
+        self._grpc, self._tenants, self._calls, self._connections = grpc, tenants, calls, connections
 
-    def unary(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    def unary(self, name: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
         """The method of that name."""
 
-        async def call(request: Any, context: Any) -> Any:
+        async def call(requests: AsyncIterator[bytes], context: Any) -> Any:
             try:
                 if name in OPEN:
-                    return OPEN[name](self._tenants)
-                return await METHODS[name](self._tenant(context), request, context)
+                    return OPEN[name](self._tenants)  # its request has no fields: there is nothing to wait for
+                return await self._answered(name, requests, context)
             except Refused as refused:
                 await self._abort(context, refused)
             except Exception:
@@ -160,12 +185,38 @@ class _Service:
 
         return call
 
+    async def _answered(self, name: str, requests: AsyncIterator[bytes], context: Any) -> Any:
+        """Raises: Refused."""
+        with self._taken(context):
+            data = await self._calls.message(requests)
+            tenant = self._tenant(context)  # again: a message may take a minute, and a reload a moment
+            with self._calls.held(tenant.name, len(data)):
+                request = received(data) if name == "ModelInfer" else other(data, name)
+                return await METHODS[name](tenant, request, context)
+
+    @contextlib.contextmanager
+    def _taken(self, context: Any, *, is_stream: bool = False) -> Iterator[None]:
+        """The call counts for its tenant, and its connection is the tenant's. Raises: Refused."""
+        name = self._tenant(context).name
+        with self._connections.used(context.peer(), name), self._calls.taken(name, is_stream=is_stream):
+            yield
+
     async def _abort(self, context: Any, refused: Refused) -> None:
         await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
 
-    async def stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Each request of the stream is answered when it ends; an error is a message, not the stream's end."""
-        stream = _Stream(self._tenant, context)
+        try:
+            with self._taken(context, is_stream=True):
+                async with contextlib.aclosing(self._streamed(requests, context)) as answers:
+                    async for answer in answers:
+                        yield answer
+        except Refused as refused:
+            await self._abort(context, refused)
+
+    async def _streamed(self, requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[Any, None]:
+        """Raises: Refused."""
+        stream = _Stream(self._tenant, context, self._calls)
         reader = asyncio.ensure_future(stream.read(requests))
         try:
             while (each := await stream.answers.get()) is not None:
@@ -173,8 +224,6 @@ class _Service:
                 yield answer
                 taken()
             await reader
-        except Refused as refused:
-            await self._abort(context, refused)
         finally:
             reader.cancel()
 
@@ -200,19 +249,18 @@ class _Stream:
     the client has not taken. ``answers``: each with what to call when it was taken; None: no more. ``identify``: the
     client's tenant, determined for each request, because a reload may change it."""
 
-    def __init__(self, identify: Callable[[Any], Tenant], context: Any) -> None:
+    def __init__(self, identify: Callable[[Any], Tenant], context: Any, calls: Calls) -> None:
         self.answers: asyncio.Queue[tuple[Any, Callable[[], None]] | None] = asyncio.Queue()
-        self._identify, self._context = identify, context
+        self._identify, self._context, self._calls = identify, context, calls
         self._room = asyncio.Semaphore(_MOST_STREAMED)
 
-    async def read(self, requests: AsyncIterator[Any]) -> None:
-        """Answer all; those under way end with this. Raises: Refused: the client is no tenant's, or no more."""
+    async def read(self, requests: AsyncIterator[bytes]) -> None:
+        """Answer all; those under way end with this. Raises: Refused: the client is the tenant's no more."""
         tasks = set[asyncio.Task[None]]()
         try:
-            self._identify(self._context)
-            async for request in requests:
+            async for data in requests:
                 await self._room.acquire()
-                task = asyncio.ensure_future(self._answer(self._identify(self._context), request))
+                task = asyncio.ensure_future(self._answer(self._identify(self._context), data))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             await asyncio.gather(*tasks)
@@ -221,14 +269,17 @@ class _Stream:
                 task.cancel()
             self.answers.put_nowait(None)
 
-    async def _answer(self, tenant: Tenant, request: Any) -> None:
+    async def _answer(self, tenant: Tenant, data: bytes) -> None:
         """Answer a request. Its last message gives its room back, if there is one. The message of an error has the
         request's id, and if it ran, its model and that it is final, as Triton's has."""
         message = classes().ModelStreamInferResponse
         failed = message()
-        failed.infer_response.id = request.id
         try:
-            async with called(tenant, request, self._context) as (call, turn):
+            async with contextlib.AsyncExitStack() as held:
+                held.enter_context(self._calls.held(tenant.name, len(data)))
+                request = received(data)
+                failed.infer_response.id = request.id
+                call, turn = await held.enter_async_context(called(tenant, request, self._context))
                 failed.infer_response.CopyFrom(_final(_empty(call)))
                 if call.model.streams:
                     response = await self._answers(tenant, call, turn, request)
@@ -276,5 +327,6 @@ def _final(response: Any) -> Any:
 
 
 def _certified(context: Any) -> str | None:
-    uris = context.auth_context().get("peer_uri", ())  # not `peer_identities`: those may be of other kinds
-    return tenant_among(value.decode("utf-8", "replace") for value in uris)
+    """By the whole certificate: grpcio's own list of its names ends each at a NUL."""
+    shown = context.auth_context().get("x509_pem_cert", ())
+    return tenant_of_pem(shown[0]) if shown else None

@@ -7,20 +7,18 @@ rate of a body. Before a valid token nothing of a body is read, and nothing is s
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections import defaultdict
-from typing import Any, Final, cast
+from typing import Final
 
-from offpath.bindings.errors import PlaceUnusable
-from offpath.host_helper.gateway import connection as connections
 from offpath.host_helper.gateway.buffers import Buffers
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.connection import Connection
 from offpath.host_helper.gateway.errors import unavailable
+from offpath.host_helper.gateway.listener import Listener
+from offpath.host_helper.gateway.shares import Shares
 from offpath.host_helper.gateway.tenants import Tenant, Tenants
 
-MOST_UNIDENTIFIED: Final = 256
-"""Connections without a valid token."""
 _SWEEP_S: Final = 1.0
 
 
@@ -30,19 +28,26 @@ class HttpServer:
     def __init__(self, config: GatewayFile, tenants: Tenants, tls: ssl.SSLContext | None) -> None:
         self.config = config
         self._tenants = tenants
-        self.held_bytes = 0
-        """Of bodies, of all connections."""
-        self._held_by: defaultdict[str, int] = defaultdict(int)
+        names = [table.name for table in config.tenant]
+        self._memory = Shares(config.memory_bytes, names)
+        self._shares = Shares(config.connections, names)
+        """Of connections."""
         self.buffers = Buffers()
         """For bodies."""
-        self._tls = tls
         self._all: dict[Connection, None] = {}
         self._unidentified: dict[Connection, None] = {}
         """Connections without a valid token so far, the oldest first."""
-        self._of: dict[Tenant, dict[Connection, None]] = {}
+        self._of: dict[str, dict[Connection, None]] = {}
         """Connections of each tenant, the one that was used last at the end."""
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(tls, self._begin)
         self._sweeper: asyncio.TimerHandle | None = None
+
+    def reload(self, config: GatewayFile) -> None:
+        """Serve these tenants, within these bounds, from now on."""
+        self.config = config
+        names = [table.name for table in config.tenant]
+        self._memory.divide(config.memory_bytes, names)
+        self._shares.divide(config.connections, names)
 
     @property
     def tenants(self) -> Tenants:
@@ -57,9 +62,12 @@ class HttpServer:
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens."""
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        return self._listener.address
+
+    @property
+    def held_bytes(self) -> int:
+        """Of bodies, of all connections."""
+        return self._memory.held
 
     @property
     def connections(self) -> int:
@@ -68,54 +76,55 @@ class HttpServer:
 
     async def start(self) -> None:
         """Raises: PlaceUnusable: the address is taken, or not this machine's."""
-        host, _, port = self.config.http.rpartition(":")
+        await self._listener.open(self.config.http)
         loop = asyncio.get_running_loop()
-        given = {"ssl": self._tls, "ssl_handshake_timeout": connections.HEAD_S} if self._tls is not None else {}
-        try:
-            self._server = await loop.create_server(
-                lambda: Connection(self), host.strip("[]"), int(port), backlog=512, **cast(Any, given)
-            )
-        except (OSError, OverflowError) as fault:
-            raise PlaceUnusable(f"http: {self.config.http}: {getattr(fault, 'strerror', None) or fault}") from None
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
     async def close(self) -> None:
         """Idempotent. Requests under way end."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         for connection in list(self._all):
             connection.cut()
         await asyncio.sleep(0)
 
     # -- called by connections ------------------------------------------------------------------------------------
-    def opened(self, connection: Connection) -> bool:
-        """See `Owner.opened`. To make room, the oldest without a token goes first, then the idle one that the tenant
-        with the most connections has not used for the longest time."""
-        is_full = len(self._all) >= self.config.connections
-        if is_full or len(self._unidentified) >= MOST_UNIDENTIFIED:
-            leaves = next(iter(self._unidentified), None) or self._idle()
-            if leaves is None:
-                return False
-            self.closed(leaves)
-            leaves.cut()
+    def _begin(self, sock: socket.socket) -> Connection:
+        """A new connection. Of too many without a token, the oldest goes."""
+        while len(self._unidentified) >= self.config.unidentified:
+            self._end(next(iter(self._unidentified)))
+        connection = Connection(self, sock)
         self._all[connection] = None
         self._unidentified[connection] = None
-        return True
-
-    def _idle(self) -> Connection | None:
-        by_number = sorted(self._of.values(), key=len, reverse=True)
-        return next((each for some in by_number for each in some if each.is_idle), None)
+        return connection
 
     def known(self, connection: Connection, tenant: Tenant) -> None:
-        """See `Owner.known`."""
+        """See `Owner.known`. To make room, a tenant with more connections loses the idle one that it has not used for
+        the longest time, or else this tenant its own."""
+        some = self._of.setdefault(tenant.name, {})
+        if connection not in some:
+            if connection.tenant is not None:
+                self._forget(connection, connection.tenant)
+                self._unidentified[connection] = None
+            while not self._shares.take(tenant.name):
+                leaves = self._idle(tenant.name)
+                if leaves is None:
+                    raise unavailable(f"the tenant has {len(some)} connections here, as many as it may")
+                self._end(leaves)
         self._unidentified.pop(connection, None)
-        if connection.tenant is not tenant and connection.tenant is not None:
-            self._forget(connection, connection.tenant)
-        some = self._of.setdefault(tenant, {})
         some.pop(connection, None)
         some[connection] = None
+
+    def _idle(self, tenant: str) -> Connection | None:
+        """One that can make room for the tenant."""
+        mine = self._shares.of(tenant)
+        others = [name for name in self._shares.holders() if self._shares.of(name) > mine]
+        return next((each for name in (*others, tenant) for each in self._of[name] if each.is_idle), None)
+
+    def _end(self, connection: Connection) -> None:
+        self.closed(connection)
+        connection.cut()
 
     def closed(self, connection: Connection) -> None:
         """See `Owner.closed`. Idempotent."""
@@ -125,26 +134,19 @@ class HttpServer:
             self._forget(connection, connection.tenant)
 
     def _forget(self, connection: Connection, tenant: Tenant) -> None:
-        some = self._of.get(tenant, {})
-        some.pop(connection, None)
-        if not some:
-            self._of.pop(tenant, None)
+        some = self._of.get(tenant.name, {})
+        if connection in some:
+            del some[connection]
+            self._shares.give(tenant.name)
 
     def hold(self, tenant: Tenant, nbytes: int) -> None:
-        """See `Owner.hold`. One of several tenants has at most half of the room."""
-        most = self.config.memory_bytes
-        share = most // 2 if len(self._tenants.by_name) > 1 else most
-        if self.held_bytes + nbytes > most or self._held_by[tenant.name] + nbytes > share:
+        """See `Owner.hold`."""
+        if not self._memory.take(tenant.name, nbytes):
             raise unavailable("the gateway's memory for requests is in use")
-        self.held_bytes += nbytes
-        self._held_by[tenant.name] += nbytes
 
     def release(self, tenant: Tenant, nbytes: int) -> None:
         """See `Owner.release`."""
-        self.held_bytes -= nbytes
-        self._held_by[tenant.name] -= nbytes
-        if not self._held_by[tenant.name]:
-            del self._held_by[tenant.name]
+        self._memory.give(tenant.name, nbytes)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

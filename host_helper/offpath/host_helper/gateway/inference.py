@@ -11,7 +11,18 @@ from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway import nonfinite
 from offpath.host_helper.gateway.answers import Output
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen
-from offpath.host_helper.gateway.calls import Asked, Call, Content, Given, InRegion, checked, numbers, of_raw
+from offpath.host_helper.gateway.calls import (
+    MOST_PARAMETERS,
+    MOST_TENSORS,
+    Asked,
+    Call,
+    Content,
+    Given,
+    InRegion,
+    checked,
+    numbers,
+    of_raw,
+)
 from offpath.host_helper.gateway.config import MOST_JSON_BYTES
 from offpath.host_helper.gateway.datatypes import NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
@@ -20,7 +31,6 @@ from offpath.host_helper.gateway.readers import Reader
 from offpath.host_helper.gateway.regions import Regions
 
 HEADER_LENGTH: Final = "inference-header-content-length"
-_MOST_TENSORS: Final = 64
 _CONTENTS: Final = ("data", "binary_data_size", "shared_memory_region")
 """What says where the bytes of an input are."""
 
@@ -107,7 +117,7 @@ def read(text: bytes, behind: int) -> Parsed:
         raise unparsable(f"failed to parse the request JSON buffer: {fault.detail[:100]}") from None
     if not isinstance(header, dict):
         raise unparsable("failed to parse the request JSON buffer: it is not an object")
-    parameters = _object(header, "parameters", "the request")
+    parameters = _parameters(header)
     is_binary = _flag(parameters, "binary_data_output")
     inputs, left = _inputs(header, behind)
     outputs = [_asked(each, is_binary) for each in _list(header, "outputs")]
@@ -206,8 +216,8 @@ def _list(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
         raise unparsable(f"Unable to parse '{key}': not an array of objects")
     if not all(isinstance(each, dict) for each in found):
         raise invalid(f"'{key}' is an array of objects")
-    if len(found) > _MOST_TENSORS:
-        raise invalid(f"more than {_MOST_TENSORS} {key}")
+    if len(found) > MOST_TENSORS:
+        raise invalid(f"more than {MOST_TENSORS} {key}")
     return found
 
 
@@ -215,6 +225,18 @@ def _object(header: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     found = header.get(key, {})
     if not isinstance(found, dict):
         raise unparsable(f"Unable to parse '{key}' of {where}: not an object")
+    return found
+
+
+def _parameters(header: dict[str, Any]) -> dict[str, Any]:
+    """Those of the request, each one value: they go to the gateway's own process, and a list of a million would cost
+    all tenants its time there."""
+    found = _object(header, "parameters", "the request")
+    if len(found) > MOST_PARAMETERS:
+        raise invalid(f"more than {MOST_PARAMETERS} parameters")
+    for name, value in found.items():
+        if isinstance(value, list | dict):
+            raise unparsable(f"Unable to parse 'parameters': '{name[:100]}' is no text, number or boolean")
     return found
 
 

@@ -13,8 +13,8 @@ import orjson
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 from offpath.host_helper.gateway import bodies, inference
-from offpath.host_helper.gateway.buffers import Buffer
-from offpath.host_helper.gateway.errors import Refused, not_found, unavailable, unparsable, unsupported
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Buffer
+from offpath.host_helper.gateway.errors import Refused, not_found, too_large, unavailable, unparsable, unsupported
 from offpath.host_helper.gateway.heads import Head
 from offpath.host_helper.gateway.models import Models, config
 from offpath.host_helper.gateway.responses import Response
@@ -140,6 +140,8 @@ def _region(tenant: Tenant, head: Head, body: memoryview, matched: re.Match[str]
         return Response(200)
     if is_cuda:
         raise unsupported("CUDA shared memory is not served: the GPUs are not this host's")
+    if body.nbytes > AT_ONCE_BYTES:
+        raise too_large(f"the body of this request has at most {AT_ONCE_BYTES} bytes")
     try:
         asked = document.read(bytes(body))
     except ControlError:

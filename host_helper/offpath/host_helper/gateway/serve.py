@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import ssl
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.bindings.open_files import allow_files
 from offpath.host_helper.gateway.config import GatewayFile, TlsFiles, load
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid, GatewayMissing
+from offpath.host_helper.gateway.grpc_connections import SPARE
 from offpath.host_helper.gateway.grpc_server import GrpcServer
 from offpath.host_helper.gateway.heads import httptools
 from offpath.host_helper.gateway.http import HttpServer
@@ -22,7 +24,11 @@ logger = logging.getLogger(__name__)
 _FILES_OF_ONE = 5
 """Descriptors of an HTTP connection: its socket, and two for each buffer of a long body, packed and unpacked."""
 _OTHER_FILES = 512
-_RESTART = ("daemon", "http", "grpc", "tls", "grpc_ping_ms", "grpc_keepalive_s")
+_LEAST_FILES = 256
+_RESTART = (
+    "daemon", "http", "grpc", "tls", "grpc_ping_ms", "grpc_keepalive_s", "grpc_connections", "unidentified",
+    "grpc_idle_s", "grpc_age_s",
+)  # fmt: skip
 """Keys that a reload does not change."""
 
 
@@ -65,7 +71,7 @@ class Gateway:
         """Read the file anew: tenants, tokens, bounds. False: it has faults, and all stays as it is. The listeners stay
         in any case."""
         try:
-            config = load(self.path)
+            config = fitting(load(self.path))
             for key in _RESTART:
                 if getattr(config, key) != getattr(self.config, key):
                     raise GatewayConfigInvalid(f"{self.path}: {key} changes with a restart only")
@@ -75,7 +81,9 @@ class Gateway:
             return False
         self.config = config
         if self.http is not None:
-            self.http.config = config
+            self.http.reload(config)
+        if self.grpc is not None:
+            self.grpc.reload(config)
         await close_all(leaving)
         logger.info("the configuration of %d tenants is in force", len(config.tenant), extra={"code": "reloaded"})
         return True
@@ -100,10 +108,32 @@ def run(path: str, ready: Callable[[dict[str, str]], None]) -> None:
         import uvloop
     except ImportError:
         raise GatewayMissing('the gateway needs uvloop: pip install "offpath[gateway]"') from None
-    config = load(path)
-    allow_files(_FILES_OF_ONE * config.connections + _OTHER_FILES)
+    config = fitting(load(path))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, path, ready))
+
+
+def files_of(config: GatewayFile) -> int:
+    """Descriptors that clients over both protocols can make the process use, and those of all else."""
+    over_http = _FILES_OF_ONE * config.connections + config.unidentified
+    over_grpc = config.grpc_connections + config.unidentified + SPARE
+    return over_http + over_grpc + _OTHER_FILES
+
+
+def fitting(config: GatewayFile) -> GatewayFile:
+    """The configuration with bounds of connections that the process has descriptors for; its limit is raised to what
+    they need, as far as it may be. Without this, clients over one protocol could use up those of the other."""
+    needed = files_of(config)
+    allow_files(needed)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        return config
+    part = max(limit - _LEAST_FILES, 0) / needed
+    keys = ("connections", "grpc_connections", "unidentified")
+    fewer = {key: max(int(getattr(config, key) * part), 1) for key in keys}
+    told = ", ".join(f"{key} = {fewer[key]}" for key in keys)
+    logger.warning("limit of descriptors: %d, not %d: %s", limit, needed, told, extra={"code": "few_descriptors"})
+    return config.model_copy(update=fewer)
 
 
 async def _serve(config: GatewayFile, path: str, ready: Callable[[dict[str, str]], None]) -> None:
