@@ -17,7 +17,9 @@ import pytest
 
 from offpath.bindings.runtime import LAST_GOOD
 from offpath.bindings.wire import negotiating
+from offpath.dpu_daemon.durability import service_manager
 from offpath.dpu_daemon.durability.fdstore import DescriptorStore
+from offpath.dpu_daemon.durability.service_manager import ServiceManager, ServiceManagerSettings
 
 from ..support.cluster import Cluster, pids_of
 from ..support.peers import Peer, hello
@@ -109,6 +111,60 @@ def test_a_daemon_that_feeds_its_watchdog_lives_through_many_intervals(make_clus
     assert pids_of(cluster.daemon) == pid
     assert "self-check" not in cluster.daemon.errors
     assert cluster.statistics().get("violations", 0) == 0
+
+
+class Selector:
+    """Waits in a time of its own. ``sleeps``: how much longer each wait takes than it should, because this process does
+    not run."""
+
+    def __init__(self, sleeps: list[float]) -> None:
+        self.now_s = 0.0
+        self._sleeps = sleeps
+
+    def select(self, wait_s: float) -> list[Any]:
+        self.now_s += wait_s + (self._sleeps.pop(0) if self._sleeps else 0.0)
+        return []
+
+
+@pytest.fixture
+def aborted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., float]:
+    """When a manager whose waits take so long ends a daemon that says nothing more."""
+
+    def when(*sleeps: float, queued_at_s: float = 1e9) -> float:
+        manager = ServiceManager(str(tmp_path), ["/bin/true"], ServiceManagerSettings(watchdog_s=10.0))
+        clock = Selector(list(sleeps))
+        monkeypatch.setattr(service_manager.time, "monotonic", lambda: clock.now_s)
+        queued = [queued_at_s]
+
+        def read() -> None:
+            if queued and clock.now_s >= queued[0]:
+                queued.clear()
+                manager._enter(service_manager._Phase.RUNNING, 10.0)
+
+        ends: list[float] = []
+        monkeypatch.setattr(manager, "_selector", clock)
+        monkeypatch.setattr(manager, "_remake_notify", lambda: None)
+        monkeypatch.setattr(manager, "_read_notifications", read)
+        monkeypatch.setattr(manager, "_too_late", lambda: ends.append(clock.now_s))
+        manager._enter(service_manager._Phase.RUNNING, 10.0)
+        while not ends:
+            assert not manager._turn(manager._deadline_s - clock.now_s)
+            manager._judge()
+        return ends[0]
+
+    return when
+
+
+def test_a_daemon_is_judged_by_the_time_in_which_its_manager_ran(aborted: Callable[..., float]) -> None:
+    assert aborted() == pytest.approx(10.0)
+    assert aborted(*[0.3] * 100) == pytest.approx(10.0, abs=0.6), "a loaded machine is no excuse"
+    assert aborted(0.0, 0.0, 60.0) == pytest.approx(63.0 + 10.0), "its messages of the 60 s found no room"
+    assert aborted(0.0, 5.0) == pytest.approx(7.0 + 10.0), "also where the deadline did not pass meanwhile"
+    assert aborted(60.0, 0.0, 60.0) == pytest.approx(123.0 + 10.0)
+
+
+def test_what_is_queued_at_the_deadline_is_read_before_the_daemon_is_judged(aborted: Callable[..., float]) -> None:
+    assert aborted(queued_at_s=10.0) == pytest.approx(20.0)
 
 
 def test_the_service_ends_when_its_service_manager_is_killed(keep: Callable[..., Kept]) -> None:

@@ -38,7 +38,9 @@ _PR_SET_PDEATHSIG: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _MAX_BACKOFF_S: Final = 5.0
-_LONGEST_WAIT_S: Final = 3600.0  # a selector accepts no infinite timeout as a number
+_LOOK_S: Final = 1.0
+"""Longest wait of the selector. One that took `_STILL_S` more shows that this process did not run."""
+_STILL_S: Final = 0.5
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
@@ -84,6 +86,7 @@ class ServiceManager:
         self._pidfd = -1
         self._phase = _Phase.STARTING
         self._deadline_s = 0.0
+        self._limit_s = float("inf")
         self._was_ever_ready = False
         self._is_stopping = False
         self._owes_hangup = False
@@ -269,8 +272,7 @@ class ServiceManager:
         """Waits until the child exits and handles all of its messages. Returns: exit code, or minus the signal."""
         while not self._turn(self._deadline_s - time.monotonic()):
             self._remake_notify()
-            if time.monotonic() >= self._deadline_s:
-                self._too_late()
+            self._judge()
         self._read_notifications()  # before the child is reaped, while its pid is not reused
         self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
@@ -280,9 +282,13 @@ class ServiceManager:
         return os.waitstatus_to_exitcode(status)
 
     def _turn(self, wait_s: float) -> bool:
-        """Wait once and handle what is ready. True: the child has exited."""
+        """Wait once, at most `_LOOK_S`, and handle what is ready. True: the child has exited."""
         has_ended = False
-        for key, _ in self._selector.select(min(max(0.0, wait_s), _LONGEST_WAIT_S)):
+        began_s, wait_s = time.monotonic(), min(max(0.0, wait_s), _LOOK_S)
+        found = self._selector.select(wait_s)
+        if time.monotonic() - began_s > wait_s + _STILL_S:
+            self._excuse()
+        for key, _ in found:
             if key.fileobj is self._woken:
                 self._signals()
             elif key.fileobj is self._notify:
@@ -293,7 +299,20 @@ class ServiceManager:
 
     def _enter(self, phase: _Phase, limit_s: float) -> None:
         self._phase = phase
-        self._deadline_s = time.monotonic() + (limit_s or float("inf"))
+        self._limit_s = limit_s or float("inf")
+        self._deadline_s = time.monotonic() + self._limit_s
+
+    def _excuse(self) -> None:
+        """This process stood still (stopped, swapped out). Messages that found its queue full are lost, so the phase has
+        its whole time from now on."""
+        self._deadline_s = max(self._deadline_s, time.monotonic() + self._limit_s)
+
+    def _judge(self) -> None:
+        """End a daemon whose phase takes too long. A message that is queued may move the deadline."""
+        if time.monotonic() >= self._deadline_s:
+            self._read_notifications()
+        if time.monotonic() >= self._deadline_s:
+            self._too_late()
 
     def _too_late(self) -> None:
         """The phase took too long: send SIGABRT, which dumps where the daemon hangs; then SIGKILL."""
