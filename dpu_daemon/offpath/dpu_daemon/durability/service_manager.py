@@ -303,7 +303,7 @@ class ServiceManager:
         self._deadline_s = time.monotonic() + self._limit_s
 
     def _excuse(self) -> None:
-        """This process stood still (stopped, swapped out). Messages that found its queue full are lost, so the phase has
+        """This process stood still (stopped, swapped out). Messages that found its queue full are lost: the phase has
         its whole time from now on."""
         self._deadline_s = max(self._deadline_s, time.monotonic() + self._limit_s)
 

@@ -70,8 +70,8 @@ class Heartbeat:
             self._send(control.Ping(number=self._number))
 
     def look_again(self) -> None:
-        """The limits changed: the next check is by the new ones, but no later than it was to be, or else reloads more often
-        than pings would put all of them off. A shorter limit starts now: the helper was pinged less often until here."""
+        """The limits changed: the next check is by the new ones, but no later than it was to be. Else reloads more
+        often than pings would put all of them off. A shorter limit starts now: the helper was pinged less often."""
         now_s, interval_s, limit_ms = self._loop.time(), self._interval_s(), self._limits().helper_ms
         if limit_ms < self._limit_ms:
             self._received_s = max(self._received_s, now_s - interval_s)
