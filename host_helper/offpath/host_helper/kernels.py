@@ -186,7 +186,7 @@ class KernelTable:
                 that the function returns must have as many rows as its arguments.
             max_queue_delay_us: how long a request waits for others, if fewer rows are there. 0: only while no lane is
                 free.
-            preferred_batch_sizes: rows at which a batch does not wait longer.
+            preferred_batch_sizes: exact numbers of rows at which a batch does not wait longer.
             sequences: each request is of a sequence (`offpath.host_helper.slots.Options`). All requests of one sequence
                 run in this process, one at a time and in order. The function gets a further argument, ``sequence``, a
                 `offpath.host_helper.sequences.SequenceContext`, whose ``state`` it may fill. Not with ``max_batch``.

@@ -31,12 +31,13 @@ def stacked(
     random: Random, event: events.JobSubmitted, kernel: int
 ) -> events.JobSubmitted | events.StackSubmitted:  # fmt: skip
     """Most requests stack with others of one kernel; some in another way, some fill a batch."""
-    if random.random() < 0.15:
+    if random.random() < 0.06:
         return event
     if random.random() < 0.8:
         event = replace(event, kernel=kernel, share=0, payload_bytes=random.choice((0, 1, 1_000)),
                         is_idempotent=random.random() < 0.6)  # fmt: skip
-    return events.StackSubmitted(event, random.choice((0, *[1] * 8, 2, 3, 5, 40)), random.choice((0, *[7] * 12, 8)))
+    rows, stack = random.choice((0, *[1] * 24, 2, 2, 3, 3, 5, 40)), random.choice((0, *[7] * 30, 8))
+    return events.StackSubmitted(event, rows, stack)
 
 
 def result(random: Random, event: events.ResultArrived, members: Sequence[int]) -> events.Event:

@@ -150,6 +150,22 @@ def waits_longer_than_the_delay(patch: Patch) -> None:
     patch(Batches, "waits", slow)
 
 
+def takes_a_preferred_size_for_a_lower_bound(patch: Patch) -> None:
+    patch(JobHeap, "forms", lambda self, batching: self.rows >= batching.sizes[0])
+
+
+def takes_more_rows_than_the_preferred_size(patch: Patch) -> None:
+    def all_(self: Batches, leader: Job, queue: JobHeap, now_ns: int) -> int:
+        kernel = self._ledger.kernels.get(leader.kernel)
+        return kernel.batching.max_rows if kernel is not None and kernel.batching is not None else 0
+
+    patch(Batches, "_most_rows", all_)
+
+
+def has_others_wait_on_behind_a_request_that_cannot_join(patch: Patch) -> None:
+    patch(Batches, "part", lambda self, job, tenant, now_ns: False)
+
+
 BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     plant.__name__: (plant, symptom)
     for plant, symptom in (
@@ -158,7 +174,7 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
             launches_a_batch_with_the_rows_of_members_that_expired,
             "rows of answered|answered or never was|before its CopyDone",
         ),
-        (leaves_the_rows_of_a_member_that_left_while_its_batch_waited, "rows of answered"),
+        (leaves_the_rows_of_a_member_that_left_while_its_batch_waited, "rows of answered|before its CopyDone"),
         (counts_the_share_of_each_member, "running share"),
         (starts_no_clock_for_a_wait, "nobody looks when a batch|need is not filed|next_deadline_ns is late"),
         (lays_rows_over_each_other, "rows overlap"),
@@ -167,6 +183,12 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (waits_for_nobody, "it should wait for others|nobody looks when a batch|needs nothing"),
         (lets_a_deadline_end_the_wait_at_once, "it should wait for others|needs nothing"),
         (waits_past_deadlines, "nobody looks when a batch|need is not filed|has a free lane for the queued"),
+        (takes_a_preferred_size_for_a_lower_bound, "it should wait for others|needs nothing"),
+        (takes_more_rows_than_the_preferred_size, "rows do not wait"),
+        (
+            has_others_wait_on_behind_a_request_that_cannot_join,
+            "nobody looks|need is not filed|has a free lane|was before",
+        ),
         (waits_longer_than_the_delay, "nobody looks when a batch|need is not filed|has a free lane for the queued"),
     )
 }

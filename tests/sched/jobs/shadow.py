@@ -31,7 +31,7 @@ from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, Lease
 from offpath.sched.jobs.victims import keeps_sequences
 
 from .shadow_admission import is_permitted, least_held, refusal, renew, renew_one
-from .shadow_batches import after_batches, answered, copied, is_surely_ripe, judge_copy, stacked
+from .shadow_batches import after_batches, answered, copied, is_surely_ripe, judge_copy, parted, stacked
 from .shadow_bounds import after_bounds
 from .shadow_kernels import ShadowKernels
 from .shadow_lanes import judge_lane
@@ -368,8 +368,9 @@ class Shadow:
     # -- commands -------------------------------------------------------------------------------------------------
     def judge(self, commands: tuple[Command, ...]) -> None:
         """Hold each command, in order, against the facts."""
-        if self._submitted is not None:
-            self._judge_admission(self._submitted, commands)
+        hurried: list[ShadowJob] = []
+        if self._submitted is not None and self._judge_admission(self._submitted, commands):
+            hurried = parted(self, self._submitted)
         for command in commands:
             match command:
                 case Copy() | CopyBatch():
@@ -397,6 +398,8 @@ class Shadow:
                     del self.tenants[command.tenant], self.leave_ns[command.tenant], self.most_jobs[command.tenant]
                     self.served.discard(command.tenant)
                     self.seen["tenant gone"] += 1
+        for job in hurried:
+            job.ripe_by_ns = min(job.ripe_by_ns, self.now_ns)
 
     def _unanswered(self, session: int) -> list[int]:
         return [job for job, one in self.live.items() if one.event.session == session]
@@ -405,7 +408,8 @@ class Shadow:
         has_lease = any(lease.opened.tenant == tenant for lease in self.leases.values())
         return tenant not in self.sessions.values() and not has_lease
 
-    def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> None:
+    def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> bool:
+        """Whether it was accepted."""
         event = job.event
         mine = sum(other.tenant == job.tenant for other in self.live.values()) - 1
         expired = {c.job for c in commands if isinstance(c, Answer) and c.state is JobState.EXPIRED}
@@ -427,6 +431,7 @@ class Shadow:
             self.sequences.refused(self, job, said)
         elif job.follows is not None:
             self.sequences.accepted(job)
+        return said is EndReason.NONE
 
     def lane_of(self, command: Copy | CopyBatch | Launch, number: int) -> tuple[ShadowLease, ShadowJob]:
         """The lease that the command names and the job, or the member, of that number: it may be in a lane there."""

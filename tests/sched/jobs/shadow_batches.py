@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,36 @@ def group_of(shadow: Shadow, job: ShadowJob) -> list[ShadowJob]:
     return sorted(mates, key=lambda other: (-other.event.priority, other.order))
 
 
+def parted(shadow: Shadow, job: ShadowJob) -> list[ShadowJob]:
+    """A job was accepted: those of its tenant that wait for others to share a launch of its kernel, and that cannot
+    share one with it. They need wait no longer, and with the event's last command they must not."""
+    if job.follows is not None or job.event.kernel not in shadow.kernels:
+        return []
+    found = [
+        other
+        for other in shadow.live.values()
+        if other.phase == "queued" and other.stack and other.event.kernel == job.event.kernel
+        and other.tenant == job.tenant and (other.stack, other.needs) != (job.stack, job.needs)
+    ]  # fmt: skip
+    for other in found:
+        shadow.seen["batch parted"] += other.ripe_from_ns > shadow.now_ns
+        other.ripe_from_ns = min(other.ripe_from_ns, shadow.now_ns)
+    return found
+
+
+def formed(group: Sequence[ShadowJob], batching: events.Batching) -> int:
+    """Rows of the batch that does not wait; 0: it waits. Of the numbers of rows that the first jobs have: the largest
+    one that is a size; else, if they go beyond all sizes or are as many jobs as may be, the last one that does not."""
+    sizes = batching.preferred or (batching.max_rows,)
+    rows = list(accumulate(job.rows for job in group[:MOST_MEMBERS]))
+    within = [each for each in rows if each <= sizes[-1]]
+    exact = [each for each in within if each in sizes]
+    if exact:
+        return exact[-1]
+    is_full = len(within) < len(rows) or len(rows) == MOST_MEMBERS
+    return (within or rows)[-1 if within else 0] if is_full else 0
+
+
 def _is_late(job: ShadowJob, now_ns: int) -> bool:
     return job.ripe_by_ns <= now_ns
 
@@ -55,7 +86,7 @@ def is_surely_ripe(shadow: Shadow, job: ShadowJob) -> bool:
     if not job.stack or batching is None:
         return True
     group = group_of(shadow, job)
-    return sum(mate.rows for mate in group) >= batching.enough or any(_is_late(mate, shadow.now_ns) for mate in group)
+    return formed(group, batching) > 0 or any(_is_late(mate, shadow.now_ns) for mate in group)
 
 
 def is_maybe_ripe(shadow: Shadow, job: ShadowJob) -> bool:
@@ -161,17 +192,23 @@ def _judge_size(shadow: Shadow, command: Copy | CopyBatch, lease: ShadowLease, j
     promise(len(jobs) == 1 or nbytes <= room, f"{command}: the lane does not hold {nbytes} bytes")
     if batching is None:
         return
-    total, is_late = sum(job.rows for job in group), any(_is_late(job, shadow.now_ns) for job in group)
+    size, is_late = formed(group, batching), any(_is_late(job, shadow.now_ns) for job in group)
+    may_be_late = is_late or any(job.ripe_from_ns <= shadow.now_ns for job in group)
     shadow.seen["batch"] += len(jobs) > 1
-    shadow.seen["batch by size"] += len(jobs) > 1 and not is_late
-    shadow.seen["batch by delay"] += len(jobs) > 1 and is_late and total < batching.enough
+    shadow.seen["batch by size"] += len(jobs) > 1 and not may_be_late
+    shadow.seen["batch of a preferred size"] += not may_be_late and rows in batching.preferred
+    shadow.seen["batch by delay"] += len(jobs) > 1 and is_late and not size
     shadow.seen["batch of several sessions"] += len({job.event.session for job in jobs}) > 1
     left = group[len(jobs) :]
-    if left and (is_late or total >= batching.max_rows):
-        fits = rows + left[0].rows <= batching.max_rows and nbytes + left[0].event.payload_bytes <= room
+    most = batching.max_rows if is_late and batching.delay_ns else size or batching.max_rows
+    if any(job.attempt >= 0 for job in left):
+        return  # perhaps one came back only after this placement
+    is_sure = is_late or not may_be_late
+    promise(not is_sure or len(jobs) == 1 or rows <= most, f"{command}: {most} rows do not wait")
+    if left and is_sure:
+        fits = rows + left[0].rows <= most and nbytes + left[0].event.payload_bytes <= room
         is_due = 0 < left[0].event.deadline_ns <= shadow.now_ns
-        came_back = left[0].attempt >= 0  # perhaps only after this placement, if one event took the lanes of both
-        is_full = not fits or is_due or came_back or len(jobs) == MOST_MEMBERS
+        is_full = not fits or is_due or len(jobs) == MOST_MEMBERS
         promise(is_full, f"{command}: job {left[0].event.job} fits too")
 
 

@@ -105,6 +105,81 @@ def test_a_preferred_size_ends_the_wait(harness: Harness) -> None:
     assert harness.stack(10, 2, kernel=5) == (copy_batch(0, (1, 0), (2, 1), rows=2),)
 
 
+def test_more_rows_than_a_preferred_size_wait_for_the_next_one(harness: Harness) -> None:
+    assert harness.stack(10, 1, kernel=5, rows=1) == ()
+    assert harness.stack(10, 2, kernel=5, rows=2) == ()
+    assert harness.stack(11, 3, kernel=5, rows=1) == (copy_batch(0, (1, 0), (2, 1), (3, 3), rows=4),)
+    assert harness.stack(12, 4, kernel=5, rows=3) == ()
+    assert harness.tick(16.9) == ()
+    assert harness.tick(17) == (Copy(4, 0, 1, 1),)
+
+
+def test_a_job_that_exceeds_all_preferred_sizes_sends_those_before_it(harness: Harness) -> None:
+    """As Triton 2.51 does: three rows wait, and go alone when two more come, which are a preferred size."""
+    assert harness.stack(10, 1, kernel=5, rows=3) == ()
+    assert harness.stack(10, 2, kernel=5, rows=2) == (Copy(1, 0, 1, 0), Copy(2, 0, 1, 1))
+
+
+def test_without_a_delay_a_preferred_size_goes_before_the_rest() -> None:
+    at_once = events.Kernel(4, 14, "batched", batching=events.Batching(8, 0, (2,)))
+    harness = Harness(SETTINGS, PLAIN, at_once)
+    harness.run(1, 902)
+    harness.run(1, 903)
+    for job in (1, 2, 3):
+        assert harness.stack(10, job) == ()
+    assert copy_batch(0, (1, 0), (2, 1), rows=2) in harness.result(11, 902, 1)
+    assert Copy(3, 0, 1, 1) in harness.result(12, 903, 1)
+
+
+@pytest.mark.parametrize("other", ["shape", "too large", "no stack", "R"])
+def test_a_request_that_cannot_join_ends_the_wait_of_those_of_its_kernel(harness: Harness, other: str) -> None:
+    harness.stack(10, 1)
+    harness.stack(10, 2)
+    if other == "no stack":
+        out = harness.submit(11, 3, kernel=4)
+    elif other == "R":
+        out = harness.submit(11, 3, kernel=4, share=20)
+    else:
+        out = harness.stack(11, 3, stack=8 if other == "shape" else STACK, rows=8 if other == "too large" else 1)
+    assert out[0] == copy_batch(0, (1, 0), (2, 1), rows=2)
+    assert out[1:] == (() if other == "shape" else (Copy(3, 0, 1, 1),) if other != "R" else out[1:])
+    if other == "shape":
+        assert harness.tick(15.9) == ()
+        assert harness.tick(16) == (Copy(3, 0, 1, 1),)
+
+
+def test_requests_of_other_kernels_and_tenants_leave_a_wait_as_it_is(harness: Harness) -> None:
+    harness.stack(10, 1)
+    harness.stack(11, 2, kernel=5, stack=8)
+    harness.stack(11, 3, stack=8, session=BOB)
+    queues = harness.book.ledger.tenants["ada"].queues.values()
+    assert [job.job for queue in queues for job in queue.waiting()] == [1, 2]
+
+
+def test_a_job_that_comes_first_may_leave_those_behind_it_without_a_size() -> None:
+    """Two rows were enough and needed a lane; behind three of a higher priority they wait again, and need none."""
+    harness = Harness(SETTINGS, PLAIN, events.Kernel(4, 14, "batched", batching=events.Batching(8, 5 * MS, (2, 8))))
+    harness.run(1, 902)
+    harness.run(1, 903)
+    backlogged = harness.book.ledger.backlogged
+    harness.stack(10, 1)
+    assert "ada" not in backlogged
+    harness.stack(10, 2)
+    assert "ada" in backlogged
+    harness.stack(11, 3, rows=3, priority=1)
+    assert "ada" not in backlogged
+    harness.send(12, events.CancelRequested(3))
+    assert "ada" in backlogged
+    assert copy_batch(0, (1, 0), (2, 1), rows=2) in harness.result(13, 902, 1)
+
+
+def test_a_job_that_leaves_may_leave_a_preferred_size_behind() -> None:
+    harness = Harness(SETTINGS, PLAIN, events.Kernel(4, 14, "batched", batching=events.Batching(8, 5 * MS, (2, 8))))
+    for job, rows in ((1, 3), (2, 1), (3, 1)):
+        assert harness.stack(10, job, rows=rows) == ()
+    assert harness.send(11, events.CancelRequested(1))[1:] == (copy_batch(0, (2, 0), (3, 1), rows=2),)
+
+
 def test_a_batch_grows_while_no_lane_is_free_and_takes_the_largest_preferred_size(harness: Harness) -> None:
     harness.run(1, 902)
     harness.run(1, 903)
@@ -127,10 +202,10 @@ def test_a_delay_of_zero_waits_for_nobody_but_for_a_lane(harness: Harness) -> No
 
 
 def test_only_jobs_of_one_stack_and_one_tenant_share_a_batch(harness: Harness) -> None:
-    harness.stack(10, 1)
-    harness.stack(10, 2, stack=8)
+    assert harness.stack(10, 1) == ()
+    assert harness.stack(10, 2, stack=8) == (Copy(1, 0, 1, 0),)
     harness.stack(10, 3, session=BOB)
-    assert harness.tick(15)[:2] == (Copy(1, 0, 1, 0), Copy(2, 0, 1, 1))
+    assert harness.tick(15)[:1] == (Copy(2, 0, 1, 1),)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ REACHED = {
     "kernel_gone", "stranded", "gpu lost", "gang",
     "memory stated", "R by model", "needs renewed", "fewer lanes for memory", "no_gpu_model", "no_instance_memory",
     "kernel_not_permitted",
-    "batch", "batch by size", "batch by delay", "batch of several sessions", "batch partly failed", "batch closed up",
+    "batch", "batch by size", "batch of a preferred size", "batch by delay", "batch parted",
+    "batch of several sessions", "batch partly failed", "batch closed up",
     "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again",
     "sequence member launched", "sequence idle", "sequence lost its lane", "sequence ends behind its head",
     "sequence on a lease that drains", "lane of several sequences", "sequence member answered out of turn",
@@ -49,6 +50,7 @@ REACHED = {
 RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting",
         "CANCELLED while waiting", "kill at the drain limit", "batch partly failed", "batch closed up",
         "CANCELLED in a batch", "EXPIRED in a batch", "batch launched again", "batch by size",
+        "batch of a preferred size",
         "sequence_unknown", "sequence ends behind its head", "answered kernel beside states"}  # fmt: skip
 
 

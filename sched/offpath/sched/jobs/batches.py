@@ -1,7 +1,8 @@
 """Dynamic batching: jobs of one tenant and kernel whose tensors stack wait for each other, and share a launch.
 
-They wait in a queue of their own, by kernel and stack. It is *ripe*, and may be placed, when it has enough rows, or
-when one of its jobs has waited as long as it may. A batch is formed when its lane is known, so it grows while all lanes
+They wait in a queue of their own, by kernel and stack. It is *ripe*, and may be placed, when its first jobs have a
+preferred size, or when one of its jobs has waited as long as it may. As in Triton, they wait no longer once the tenant
+submits a job of the kernel that cannot join them. A batch is formed when its lane is known, so it grows while all lanes
 are in use. Its share counts once. Members that end before the launch leave the batch, and the rows of the others are
 copied again, close to each other. Members that end later keep their rows until the launch has ended.
 """
@@ -63,6 +64,24 @@ class Batches:
             spare_ns = typical_ns(tenant.service, job.kernel, now_ns) + batching.delay_ns
             job.ripe_ns = max(now_ns, min(job.ripe_ns, job.deadline_ns - spare_ns))
         return True
+
+    def part(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
+        """An accepted job, not queued yet, cannot share a launch with those of its tenant that wait for others in
+        another queue of its kernel: they wait no longer. True: some did."""
+        if not tenant.stacked:
+            return False
+        kind, parted = job.queue_kind, False
+        for other, queue in tenant.queues.items():
+            head = queue.peek() if other != kind else None
+            if head is not None and head.stack and head.kernel == job.kernel and queue.hurry(now_ns):
+                parted = True
+        return parted
+
+    def came(self, job: Job, tenant: Tenant, now_ns: int) -> None:
+        """A job that may wait for others is in its queue."""
+        self.arm(tenant, job.ripe_ns)
+        if tenant.spec.name in self._ledger.backlogged and not has_need(tenant, self._ledger, now_ns):
+            self._leasing.need_met(tenant)  # it came before others, which form no batch behind it
 
     def arm(self, tenant: Tenant, when_ns: int) -> None:
         """Look at the tenant's queues at ``when_ns`` at the latest."""
@@ -126,16 +145,15 @@ class Batches:
         self._ledger.out.append(copying(batch))
 
     def _most_rows(self, leader: Job, queue: JobHeap, now_ns: int) -> int:
-        """Rows of the next batch: as many as the kernel takes, or a preferred size if none of the jobs is late.
-        ``queue``: without the leader."""
+        """Rows of the next batch: a size that does not wait, or as many as the kernel takes if there is none, or if one
+        of the jobs has waited for the delay. ``queue``: without the leader."""
         kernel = self._ledger.kernels.get(leader.kernel)
         batching = kernel.batching if kernel is not None else None
         if batching is None:
             return 0
-        rows = leader.rows + queue.rows
-        if rows >= batching.max_rows or leader.ripe_ns <= now_ns or queue.is_aged(now_ns):
+        if batching.delay_ns and (leader.ripe_ns <= now_ns or queue.is_aged(now_ns)):
             return batching.max_rows
-        return max((size for size in batching.preferred if size <= rows), default=batching.max_rows)
+        return queue.formed_behind(leader, batching) or batching.max_rows
 
     def copied(self, batch: Batch, event: events.CopyDone, now_ns: int) -> bool:
         """All copies of the batch have ended. False: this is another copy."""

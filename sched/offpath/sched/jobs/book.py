@@ -216,9 +216,10 @@ class JobBook:
         if follows is not None:
             self.sequences.accepted(job, follows, session, tenant, now_ns)
             return
-        if stacks is not None and self.batches.waits(job, tenant, stacks, now_ns):
+        is_stacked = stacks is not None and self.batches.waits(job, tenant, stacks, now_ns)
+        if (is_parted := self.batches.part(job, tenant, now_ns)) or is_stacked:
             self._enqueue(job, tenant, now_ns)
-            if is_ripe(tenant.queues[job.queue_kind], ledger, now_ns):
+            if is_parted or is_ripe(tenant.queues[job.queue_kind], ledger, now_ns):
                 self._route(tenant, now_ns)
             return
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
@@ -267,12 +268,12 @@ class JobBook:
         if not job.stack:
             self.leasing.need(tenant, now_ns)
         elif job.ripe_ns > now_ns:
-            self.batches.arm(tenant, job.ripe_ns)
+            self.batches.came(job, tenant, now_ns)
 
     def _unqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         """Remove a job from the queue out of order; its state has already changed."""
-        if job.streams:
-            self.sequences.moved[tenant.spec.name] = tenant  # a lease may have been kept for it
+        if job.streams or job.stack:  # a lease may have been kept for it, and what was behind it may have a size now
+            self.sequences.moved[tenant.spec.name] = tenant
         if not self.sequences.unqueued(job, tenant):
             self._leave_queue(job, tenant, now_ns)
         if job.sequence:

@@ -143,7 +143,7 @@ class BatchResult:
 @record
 class Batching:
     """How a kernel's requests share launches. ``max_rows``: the most rows of a batch, at least 2. ``delay_ns``: how
-    long a request waits for others at most. ``preferred``: sizes in rows, ascending, at which a batch does not wait
+    long a request waits for others at most. ``preferred``: exact sizes in rows, ascending, at which a batch waits no
     longer."""
 
     max_rows: int
@@ -151,9 +151,9 @@ class Batching:
     preferred: tuple[int, ...] = ()
 
     @property
-    def enough(self) -> int:
-        """Rows from which on a batch does not wait for more."""
-        return self.preferred[0] if self.preferred else self.max_rows
+    def sizes(self) -> tuple[int, ...]:
+        """Rows at which a batch does not wait for more."""
+        return self.preferred or (self.max_rows,)
 
 
 @record

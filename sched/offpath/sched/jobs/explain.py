@@ -97,7 +97,7 @@ def _waits_for_others(job: Job, tenant: Tenant, ledger: Ledger, now_ns: int) -> 
     first_ns = min([each.ripe_ns for each in jobs]) - now_ns
     text = (
         f"it waits to share a launch: {_jobs(sorted(each.job for each in jobs))} of its kernel have {queue.rows} rows, "
-        f"{kernel.batching.enough} are enough; they wait for {_ms(first_ns)} at most"
+        f"{' or '.join(map(str, kernel.batching.sizes))} are enough; they wait for {_ms(first_ns)} at most"
     )
     return (Hold(Cause.BATCH, text, (Unblocker.TIME, Unblocker.OTHER_REQUEST), (), ()),)
 

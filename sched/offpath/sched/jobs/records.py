@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
+from offpath.sched.jobs.events import Batching
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.settings import TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
@@ -235,6 +238,25 @@ class Tenant:
         return self.queued + len(self.stranded) + len(self.awaiting)
 
 
+def formed(batching: Batching, rows: Iterable[int]) -> int:
+    """Rows of the batch that jobs with these rows, in this order, form without waiting for others; 0: they wait.
+
+    The largest exact size that the first jobs have; or if the next job would exceed all sizes, all before it. Source:
+    Triton's `DynamicBatchScheduler::GetDynamicBatch`. At most the first `MOST_MEMBERS` are counted.
+    """
+    sizes = batching.sizes
+    total = best = 0
+    for before, each in enumerate(rows):
+        if before and total + each > sizes[-1]:
+            return best or total
+        total += each
+        if total in sizes:
+            best = total
+        if before + 1 == MOST_MEMBERS:
+            return best or total
+    return best or (total if total >= sizes[-1] else 0)
+
+
 class JobHeap:
     """Queued jobs of one tenant and kind: by priority, highest first, then by arrival, including jobs that were placed
     and came back. ``rows``: the sum of theirs.
@@ -243,7 +265,7 @@ class JobHeap:
     thus stays bounded by twice the live jobs.
     """
 
-    __slots__ = ("_dead", "_entries", "_first", "_ripe_ns", "rows")
+    __slots__ = ("_dead", "_entries", "_first", "_forms", "_patient", "_ripe_ns", "rows")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, int, int, Job]] = []
@@ -252,6 +274,10 @@ class JobHeap:
         """No job waits for others for less time."""
         self._first: tuple[Job, int] | None = None
         """The job that set it, and its attempt."""
+        self._forms: tuple[Batching, bool] | None = None
+        """What `forms` has found for the present jobs."""
+        self._patient: dict[int, Job] = {}
+        """Those that wait for others and were not told to `hurry`."""
         self.rows = 0
 
     def __len__(self) -> int:
@@ -274,6 +300,46 @@ class JobHeap:
             if not self.rows or job.ripe_ns < self._ripe_ns:
                 self._ripe_ns, self._first = job.ripe_ns, (job, job.attempt)
             self.rows += job.rows
+            self._patient[job.job] = job
+            self._forms = None
+
+    def _in_order(self) -> Iterator[int]:
+        """The rows of the queued jobs, first come first. Takes time for those that are looked at only."""
+        entries = self._entries
+        ahead = [(entries[0], 0)] if entries else []
+        while ahead:
+            entry, at = heapq.heappop(ahead)
+            job = entry[4]
+            if job.state is JobState.QUEUED and job.attempt == entry[3]:
+                yield job.rows
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(entries):
+                    heapq.heappush(ahead, (entries[child], child))
+
+    def forms(self, batching: Batching) -> bool:
+        """True if its first jobs are a batch that does not wait for others (`formed`)."""
+        sizes = batching.sizes
+        if self.rows >= sizes[-1] or len(self) >= MOST_MEMBERS:
+            return True
+        if self.rows < sizes[0]:
+            return False
+        if self._forms is None or self._forms[0] is not batching:
+            self._forms = batching, formed(batching, self._in_order()) > 0
+        return self._forms[1]
+
+    def formed_behind(self, leader: Job, batching: Batching) -> int:
+        """As `formed`, of the leader, which has left the queue, and the jobs in it."""
+        return formed(batching, chain((leader.rows,), self._in_order()))
+
+    def hurry(self, now_ns: int) -> bool:
+        """Its jobs wait for others no longer. False: none did."""
+        is_needed = False
+        for job in self._patient.values():
+            if job.ripe_ns > now_ns:
+                job.ripe_ns, is_needed = now_ns, True
+                self._ripe_ns, self._first = now_ns, (job, job.attempt)
+        self._patient.clear()
+        return is_needed
 
     def is_aged(self, now_ns: int) -> bool:
         """True if one of the jobs has waited for others as long as it may. Examines the queue only if the job that may
@@ -298,7 +364,12 @@ class JobHeap:
 
     def pop(self) -> None:
         """Remove the job that `peek` returned."""
-        self.rows -= heapq.heappop(self._entries)[4].rows
+        self._forget(heapq.heappop(self._entries)[4])
+
+    def _forget(self, job: Job) -> None:
+        self.rows -= job.rows
+        self._patient.pop(job.job, None)
+        self._forms = None
 
     def queued(self) -> list[int]:
         """Numbers of the queued jobs, in order."""
@@ -307,7 +378,7 @@ class JobHeap:
     def removed(self, job: Job) -> None:
         """Note that a job in the heap is no longer queued."""
         self._dead += 1
-        self.rows -= job.rows
+        self._forget(job)
         if self._dead > 32 and self._dead * 2 > len(self._entries):
             self._entries = [e for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
             heapq.heapify(self._entries)
