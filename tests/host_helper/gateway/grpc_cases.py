@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,28 @@ async def test_a_wrong_request_is_told_what_is_wrong(ada: Stub) -> None:
     assert (await refused(call("SystemSharedMemoryRegister", name="x", key="/nokey", byte_size=1)))[0] == "INTERNAL"
     await call("CudaSharedMemoryUnregister")
     await call("SystemSharedMemoryUnregister")
+
+
+async def test_a_region_in_use_is_unregistered_when_its_requests_have_ended(open_gateway: Open, tmp_path: Path) -> None:
+    gateway = await open_gateway({"uids": [os.getuid()]}, grpc="127.0.0.1:0", http="")
+    assert gateway.gateway.grpc is not None
+    regions = gateway.gateway.tenants.by_name["ada"].regions
+    place = Path(f"/dev/shm/offpath-test-in-use-{os.getpid()}")
+    place.write_bytes(bytes(8))
+    try:
+        async with grpc.aio.insecure_channel(gateway.gateway.grpc.address) as channel:
+            call = Stub(channel, Rig.token("ada")).call
+            given = {"name": "r", "key": place.name, "byte_size": 8}
+            await call("SystemSharedMemoryRegister", **given)
+            held = regions.borrow("r")
+            await call("SystemSharedMemoryUnregister", name="r")
+            assert list((await call("SystemSharedMemoryStatus")).regions) == ["r"]
+            assert (await refused(call("SystemSharedMemoryRegister", **given)))[0] == "ALREADY_EXISTS"
+            regions.give_back(held)
+            assert list((await call("SystemSharedMemoryStatus")).regions) == []
+            await call("SystemSharedMemoryRegister", **given)
+    finally:
+        place.unlink()
 
 
 async def test_a_deadline_ends_the_request(ada: Stub, gateway: Rig) -> None:

@@ -96,25 +96,32 @@ def test_an_object_that_becomes_shorter_ends_the_request_and_nothing_else(region
     assert os.path.getsize(folder / "x") == 10, "and it is not made longer"
 
 
-def test_a_region_in_use_stays(regions: Regions) -> None:
+def test_a_region_in_use_is_unregistered_when_its_requests_have_ended(regions: Regions) -> None:
+    """As in current Triton: until then it is found, and its name is taken."""
     for name in ("a", "b"):
         regions.register(name, "x", 0, 10)
     with pytest.raises(Refused, match="already in manager"):
         regions.register("a", "x", 0, 10)
     region = regions.borrow("a")
-    with pytest.raises(Refused, match="currently in use"):
-        regions.unregister("a")
-    with pytest.raises(Refused, match="currently in use"):
-        regions.unregister_all()
-    assert [each["name"] for each in regions.status()] == ["a"]
-    regions.give_back(region)
+    regions.unregister("a")
     regions.unregister_all()
+    assert [each["name"] for each in regions.status()] == ["a"]
+    with pytest.raises(Refused, match="already in manager"):
+        regions.register("a", "x", 0, 10)
+    another = regions.borrow("a")
+    regions.give_back(region)
+    assert [each["name"] for each in regions.status()] == ["a"]
+    another.write(memoryview(b"late"), another.part(0, 4))
+    regions.give_back(another)
+    assert another.fd == -1
     regions.unregister("never")
     assert regions.status() == []
     with pytest.raises(Refused, match="Unable to find system shared memory region: 'a'"):
         regions.status("a")
     with pytest.raises(Refused, match="Unable to find shared memory region: 'a'"):
         regions.borrow("a")
+    regions.register("a", "x", 10, 20)
+    assert regions.status("a")[0]["offset"] == 10
 
 
 def test_who_may_not_any_more_loses_its_regions(regions: Regions, folder: Path) -> None:

@@ -35,6 +35,8 @@ class Region:
     fd: int
     uid: int
     users: int = 0
+    is_leaving: bool = False
+    """It is unregistered when the last request gives it back."""
     is_dropped: bool = False
     """It is closed when the last request gives it back."""
 
@@ -138,29 +140,27 @@ class Regions:
     def give_back(self, region: Region) -> None:
         """The request has ended."""
         region.users -= 1
-        if region.is_dropped:
+        if region.is_leaving and not region.users and self._by_name.get(region.name) is region:
+            del self._by_name[region.name]
+            region.drop()
+        elif region.is_dropped:
             region.drop()
 
     def unregister(self, name: str) -> None:
-        """An unknown name is no fault. Raises: Refused: a request has it."""
+        """An unknown name is no fault. While requests have the region, it keeps its name and serves them and others, as
+        in Triton."""
         region = self._by_name.get(name)
         if region is None:
             return
-        if region.users:
-            raise Refused(500, "INTERNAL", f"Cannot unregister shared memory region '{name}', it is currently in use.")
-        del self._by_name[name]
-        region.drop()
+        region.is_leaving = True
+        if not region.users:
+            del self._by_name[name]
+            region.drop()
 
     def unregister_all(self) -> None:
-        """Those that are in use stay. Raises: Refused: one is."""
-        in_use: Refused | None = None
+        """As `unregister`, of each."""
         for name in list(self._by_name):
-            try:
-                self.unregister(name)
-            except Refused as refused:
-                in_use = refused
-        if in_use is not None:
-            raise in_use
+            self.unregister(name)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """One region, or all. Raises: Refused: it is not registered."""
