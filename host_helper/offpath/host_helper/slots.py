@@ -125,7 +125,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Per-request options. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline. ``sequence_id``: of its
+    """Per-request options. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline. ``priority`` 0 to 255, the
+    greater the more urgent: each step counts as ``leasing.priority_step_ms`` of waiting. ``sequence_id``: of its
     sequence, 0 for none; ``sequence_start``, ``sequence_end``: it is the first, or the last, request of it.
 
     Raises: OptionRefused: not a whole number, out of the range of its header field, or a start or end of no sequence.

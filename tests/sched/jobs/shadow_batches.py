@@ -43,7 +43,7 @@ def group_of(shadow: Shadow, job: ShadowJob) -> list[ShadowJob]:
         for other in shadow.live.values()
         if other.phase == "queued" and (other.tenant, other.event.kernel, other.stack, other.needs) == key
     ]
-    return sorted(mates, key=lambda other: (-other.event.priority, other.order))
+    return sorted(mates, key=lambda other: other.rank(shadow.settings.priority_step_ns))
 
 
 def parted(shadow: Shadow, job: ShadowJob) -> list[ShadowJob]:
@@ -158,7 +158,7 @@ def _judge_placement(shadow: Shadow, command: Copy | CopyBatch, lease: ShadowLea
             and other.event.kernel in shadow.kernels
             and (other is leader or is_surely_ripe(shadow, other))
         ),
-        key=lambda other: (-other.event.priority, other.order),
+        key=lambda other: other.rank(shadow.settings.priority_step_ns),
     )
     promise(first is leader, f"{command}: job {first.event.job} was before it")
     if leader.stack:

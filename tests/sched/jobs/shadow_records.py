@@ -74,6 +74,12 @@ class ShadowJob:
     way: list[int] = field(default_factory=list)
     """When it was accepted, and when its last attempt was placed, copied and launched, as far as it came."""
 
+    def rank(self, step_ns: int) -> tuple[int, int, int]:
+        """Its place in its tenant's order: each step of priority counts as ``step_ns`` of waiting; 0: for ever."""
+        if not step_ns:
+            return -self.event.priority, self.way[0], self.order
+        return 0, self.way[0] - self.event.priority * step_ns, self.order
+
     def goes_on(self, phase: str, now_ns: int) -> None:
         self.phase = phase
         self.way.append(now_ns)

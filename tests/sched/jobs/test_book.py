@@ -228,7 +228,7 @@ def test_a_deadline_that_has_passed_is_refused_and_one_that_is_now_expires() -> 
 
 def test_a_deadline_that_the_queue_makes_unreachable_is_refused_early() -> None:
     """Kernels of 10 ms that take all the share, four jobs before it: done in 50 ms; 49 are refused, 50 are not."""
-    harness = BookHarness(pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
+    harness = BookHarness((TenantSpec("ada", max_share=14),), pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
     harness.warm(1, 1)
     harness.run(2, 1)
     harness.result(12, 1, 1)

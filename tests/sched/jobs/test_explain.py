@@ -16,7 +16,7 @@ from offpath.sched.jobs.obstacles import Cause
 from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
-from ..gpus import MIB, a30, a100
+from ..gpus import MIB, a30
 from .book_harness import ADA, BOB, HALF, KERNELS, SETTINGS, SMALL, WHOLE, BookHarness
 from .world import World
 
@@ -76,7 +76,7 @@ def test_lanes_too_large_for_any_instance_are_a_matter_of_memory() -> None:
     assert isinstance(answer, Answer)
     assert (answer.state, answer.reason) == (JobState.REJECTED, EndReason.NO_INSTANCE_FITS)
     ended = replace(ENDED, reason=answer.reason)
-    (hold,) = explain_end(ended, harness.book.ledger, (a100(),), 5 * MS).holds
+    (hold,) = explain_end(ended, harness.book.leasing, 5 * MS).holds
     assert (hold.cause, Unblocker.CONFIGURATION in hold.unblocked_by) == (Cause.MEMORY, True)
     assert "7g.40gb of A100-40GB" in hold.text
 
@@ -88,7 +88,7 @@ def test_a_job_that_waits_ends_when_a_helper_comes_whose_gpus_hold_no_lease_for_
     out = harness.send(3, events.HelperJoined(2, (a30(),), KERNELS))
     (answer,) = (command for command in out if isinstance(command, Answer))
     assert (answer.job, answer.state, answer.reason) == (1, JobState.CANCELLED, EndReason.NO_INSTANCE_FITS)
-    (hold,) = explain_end(replace(ENDED, reason=answer.reason), harness.book.ledger, (a30(),), 5 * MS).holds
+    (hold,) = explain_end(replace(ENDED, reason=answer.reason), harness.book.leasing, 5 * MS).holds
     assert "4g.24gb of A30-24GB" in hold.text
 
 
@@ -190,12 +190,12 @@ def test_a_budget_that_ends_during_a_kernel_is_said_to_keep_the_lane(
     harness.tick(20)
     assert "1 of these for requests that have expired or were cancelled" in told(harness, 2, 21).holds[0].text
     expired = replace(ENDED, state=JobState.EXPIRED, reason=EndReason.DEADLINE_PASSED, lease=1)
-    (hold,) = explain_end(expired, harness.book.ledger, (a100(),), 25 * MS).holds
+    (hold,) = explain_end(expired, harness.book.leasing, 25 * MS).holds
     assert hold.text == (
         f"its budget of 50 ms passed on lease 1; its kernel still runs and keeps lane 0 until it ends{killed}"
     )
     harness.result(30, 1, 1)
-    (hold,) = explain_end(expired, harness.book.ledger, (a100(),), 31 * MS).holds
+    (hold,) = explain_end(expired, harness.book.leasing, 31 * MS).holds
     assert hold.text == "its budget of 50 ms passed on lease 1"
 
 
@@ -205,19 +205,19 @@ ENDED = Ended(1, "ada", 14, 100, 50, JobState.REJECTED, EndReason.NONE, 0, 0, (0
 @pytest.mark.parametrize("reason", [reason for reason in EndReason if reason is not EndReason.NONE])
 def test_every_end_has_a_cause_and_something_that_would_change_it(reason: EndReason) -> None:
     harness = BookHarness()
-    (hold,) = explain_end(replace(ENDED, reason=reason), harness.book.ledger, (a100(),), 5 * MS).holds
+    (hold,) = explain_end(replace(ENDED, reason=reason), harness.book.leasing, 5 * MS).holds
     assert hold.text
     assert hold.unblocked_by
 
 
 def test_a_payload_that_is_too_large_is_told_both_sizes() -> None:
     ended = replace(ENDED, payload_bytes=2 * MIB, reason=EndReason.PAYLOAD_TOO_LARGE)
-    (hold,) = explain_end(ended, BookHarness().book.ledger, (), 5 * MS).holds
+    (hold,) = explain_end(ended, BookHarness().book.leasing, 5 * MS).holds
     assert (hold.cause, str(2 * MIB) in hold.text, str(MIB) in hold.text) == (Cause.MEMORY, True, True)
 
 
 def test_a_completed_job_was_held_back_by_nothing() -> None:
-    assert explain_end(replace(ENDED, state=JobState.COMPLETED), BookHarness().book.ledger, (), 5 * MS).holds == ()
+    assert explain_end(replace(ENDED, state=JobState.COMPLETED), BookHarness().book.leasing, 5 * MS).holds == ()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -111,13 +111,61 @@ def test_a_job_of_a_higher_priority_waits_only_for_its_like() -> None:
 
 
 def test_a_lease_in_the_making_may_come_in_time() -> None:
-    harness = served(100, tenants=(TenantSpec("ada"),))
+    harness = served(100, tenants=(TenantSpec("ada"), TenantSpec("bob")))
     for job in range(2, 8):
         harness.submit(102, job)
-    assert is_refused(harness.submit(102, 8, by_ms=502))
     harness.tick(130)
     assert 2 in harness.book.ledger.leases, "the backlog lasts, and another lease is opened"
     assert not is_refused(harness.submit(130, 9, by_ms=530))
+
+
+def test_a_lease_that_the_backlog_would_open_counts() -> None:
+    """Six slices are free. A second lease may open 20 ms after the first job that waits, and job 7 run there."""
+    harness = served(100, tenants=(TenantSpec("ada"),))
+    for job in range(2, 8):
+        harness.submit(102, job)
+    assert is_refused(harness.submit(102, 8, by_ms=221))
+    assert not is_refused(harness.submit(102, 9, by_ms=222))
+
+
+def test_only_as_many_leases_count_as_its_tenant_may_have() -> None:
+    """Two: jobs 2, 4, 6 on the one, 3, 5, 7 on the other from 122 on."""
+    harness = served(100, tenants=(TenantSpec("ada", max_share=28),))
+    for job in range(2, 8):
+        harness.submit(102, job)
+    assert is_refused(harness.submit(102, 8, by_ms=501))
+    assert not is_refused(harness.submit(102, 9, by_ms=502))
+
+
+def test_no_lease_counts_where_another_tenant_has_the_room() -> None:
+    pins = (
+        PIN,
+        PinnedLease("bob", 0, "3g.20gb", 4),
+        PinnedLease("bob", 0, "2g.10gb", 2),
+        PinnedLease("bob", 0, "1g.5gb", 1),
+    )
+    harness = served(100, tenants=(TenantSpec("ada"), TenantSpec("bob")), pins=pins)
+    for job in range(2, 8):
+        harness.submit(102, job)
+    assert is_refused(harness.submit(102, 8, by_ms=801))
+    assert not is_refused(harness.submit(102, 9, by_ms=802))
+
+
+def test_a_lease_does_not_count_while_its_tenant_pauses_after_a_failure() -> None:
+    harness = served(100, tenants=(TenantSpec("ada"),))
+    for job in range(2, 8):
+        harness.submit(102, job)
+    harness.tick(130)
+    harness.send(131, events.InstanceFailed(2, 2))
+    assert is_refused(harness.submit(131, 8, by_ms=730)), "retry_open_ms is 500"
+    assert not is_refused(harness.submit(131, 9, by_ms=731))
+
+
+def test_long_kernels_with_short_budgets_are_not_refused_beside_an_idle_gpu() -> None:
+    """Two lanes, kernels of 5 s, budgets of 7 s: before, five of six were refused."""
+    harness = served(5_000, tenants=(TenantSpec("ada"),))
+    said = [is_refused(harness.submit(5_003 + job, job, by_ms=12_003 + job)) for job in range(2, 8)]
+    assert said == [False] * 6
 
 
 def test_a_job_that_will_have_expired_holds_nobody_up() -> None:
@@ -226,7 +274,7 @@ def test_what_a_refused_job_is_told_can_come_true() -> None:
     (answer,) = harness.submit(302, 5, by_ms=802)
     assert isinstance(answer, Answer)
     told = Ended(5, "ada", 14, 100, 500, answer.state, answer.reason, answer.retry_after_ms, 0, answer.stages, SMALL, 0)
-    (hold,) = explain_end(told, harness.book.ledger, (a100(),), 302 * MS).holds
+    (hold,) = explain_end(told, harness.book.leasing, 302 * MS).holds
     assert "submitted now, it would end in about 1200.0 ms" in hold.text
     assert Unblocker.JOB_ENDS in hold.unblocked_by
     harness.send(302, events.CopyDone(2, 0))
@@ -234,7 +282,7 @@ def test_what_a_refused_job_is_told_can_come_true() -> None:
     harness.result(602, 2, 1)
     harness.send(602, events.CopyDone(4, 0))
     harness.result(902, 3, 1)
-    (hold,) = explain_end(told, harness.book.ledger, (a100(),), 1_002 * MS).holds
+    (hold,) = explain_end(told, harness.book.leasing, 1_002 * MS).holds
     assert "submitted now, it would be accepted" in hold.text
     assert Unblocker.SAME_REQUEST in hold.unblocked_by
     assert not is_refused(harness.submit(1_002, 6, by_ms=1_002 + 500))

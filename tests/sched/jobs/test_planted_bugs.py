@@ -26,6 +26,7 @@ from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.sessions import Sessions
+from offpath.sched.jobs.settings import BookSettings
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Timers
 
@@ -295,11 +296,21 @@ def queues_without_priorities(patch: Patch) -> None:
     push = JobHeap.push
 
     def flat(self: JobHeap, job: Job) -> None:
-        priority, job.priority = job.priority, 0
+        turn_ns, job.turn_ns = job.turn_ns, job.accepted_ns
         push(self, job)
-        job.priority = priority
+        job.turn_ns = turn_ns
 
     patch(JobHeap, "push", flat)
+
+
+@planted("was before it")
+def never_lets_priorities_age(patch: Patch) -> None:
+    patch(BookSettings, "turn_ns", lambda self, priority, accepted_ns: accepted_ns - priority * (1 << 50))
+
+
+@planted("was before it")
+def keeps_the_order_when_priorities_change(patch: Patch) -> None:
+    patch(JobHeap, "sort_again", lambda self: None)
 
 
 @planted("a free lane for the queued|need is not filed|next_deadline_ns is late")
@@ -569,4 +580,4 @@ def test_without_a_planted_bug_the_same_seeds_find_nothing() -> None:
 
 def test_no_planted_bug_was_lost() -> None:
     """A bug that is taken out is taken out here too, knowingly."""
-    assert len(BUGS) == 55 + 15 + 17
+    assert len(BUGS) == 57 + 15 + 17

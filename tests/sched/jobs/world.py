@@ -19,7 +19,7 @@ from ..gpus import MIB, a30, a100
 from . import batch_worlds, gang_worlds, sequence_worlds
 from .shadow import Shadow
 from .shadow_records import ShadowLease, Violation, promise
-from .world_setup import TENANTS, draw_limits, draw_pins, draw_setup, draw_tenants
+from .world_setup import TENANTS, draw_limits, draw_pins, draw_setup, draw_tenants, with_priorities
 
 STEPS = 200
 KERNELS = tuple(
@@ -266,6 +266,7 @@ class World:
             retry_open_ns=random.choice((1, 50, 1_000)) * MS,
             **draw_limits(random),
         )
+        settings = with_priorities(settings)
         if self.is_fickle:
             settings = self._with_a_limit(settings)
         tenants = self._with_rights(draw_tenants(random, names, pins))

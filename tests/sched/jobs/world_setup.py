@@ -13,6 +13,8 @@ from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpe
 from ..gpus import MIB, a100
 
 TENANTS = ("ada", "bob", "cyd", "dee")
+PRIORITY_STEPS_MS = {0: 0, 5: 1, 50: 20, 500: 1_000, 2_000: 1_000}
+"""By the time that an idle lease stays, which is drawn."""
 PINS = ("1g.5gb", 0), ("2g.10gb", 4), ("3g.20gb", 0), ("1g.5gb", 6)
 ALPHAS = {profile.name: a100().alpha(profile) for profile in a100().profiles}
 
@@ -53,6 +55,11 @@ def draw_tenants(random: Random, names: tuple[str, ...], pins: tuple[PinnedLease
     return tuple(tenants)
 
 
+def with_priorities(settings: BookSettings) -> BookSettings:
+    """With what a step of priority is worth."""
+    return replace(settings, priority_step_ns=PRIORITY_STEPS_MS[settings.keep_warm_ns // MS] * MS)
+
+
 def draw_setup(random: Random) -> Setup:
     pins = draw_pins(random, TENANTS)
     tenants = draw_tenants(random, TENANTS[: random.choice((3, 4))] if not pins else TENANTS, pins)
@@ -71,6 +78,7 @@ def draw_setup(random: Random) -> Setup:
     )
     if settings.lanes == 2:
         settings = replace(settings, max_lanes=6)
+    settings = with_priorities(settings)
     return Setup(tenants, settings, pins, random.choice((0, 7, 1_000_000)))
 
 

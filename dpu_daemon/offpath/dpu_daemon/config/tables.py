@@ -97,6 +97,8 @@ class LeasingTable(_Table):
     result_bytes: Bytes = 1 << 20
     keep_warm_ms: Milliseconds = 5000
     grow_after_ms: SomeMilliseconds = 20
+    priority_step_ms: Milliseconds = 1000
+    """What a step of a request's priority is worth in time of waiting; 0: a higher priority always comes first."""
     reclaim_after_ms: SomeMilliseconds = 100
     min_hold_ms: Milliseconds = 200
 
@@ -258,6 +260,7 @@ class DaemonConfig(_Table):
             max_jobs=self.max_jobs,
             keep_warm_ns=table.keep_warm_ms * MS,
             grow_after_ns=table.grow_after_ms * MS,
+            priority_step_ns=table.priority_step_ms * MS,
             reclaim_after_ns=table.reclaim_after_ms * MS,
             min_hold_ns=table.min_hold_ms * MS,
             kernel_ns=limits.kernel_ms * MS,

@@ -208,7 +208,8 @@ class Answers:
                 self._daemon.requests.sessions.cancel(ref, operator_uid=uid)
                 return admin.Cancelled(job=self._line(self._find(request)))
             return admin.Cancelled(job=self._line(job))
-        gpus = tuple(self._daemon.requests.book.leasing.gpus)
+        leasing = self._daemon.requests.book.leasing
+        gpus = tuple(leasing.gpus)
         if isinstance(job, Job):
             if isinstance(request, admin.JobRequest):
                 return admin.Job(job=self._line(job), stages_ms=[])
@@ -222,7 +223,7 @@ class Answers:
             answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages, job.kernel, job.priority,
             job.operator_uid, printable(job.detail.decode("utf-8", "replace")),
         )  # fmt: skip
-        return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.requests.now_ns()))
+        return self._explanation(job, explain_end(ended, leasing, self._daemon.requests.now_ns()))
 
     def _find(self, request: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | EndedRequest:
         job: Job | None

@@ -6,6 +6,7 @@ from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.forecast import is_unreachable, work_ns
 from offpath.sched.jobs.gangs import MOST_GPUS
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.planning import Plans
 from offpath.sched.jobs.records import Job, Session, Tenant
 from offpath.sched.jobs.settings import MS
 from offpath.sched.jobs.states import EndReason
@@ -17,14 +18,14 @@ _MAX_RETRY_MS = 5_000
 
 
 def refuse(
-    job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances: Instances, now_ns: int, *, in_sequence: bool
+    job: Job, session: Session, tenant: Tenant, leasing: Plans, instances: Instances, now_ns: int, *, in_sequence: bool
 ) -> EndReason:
     """Return why this job is not accepted, or NONE. Whether its sequence takes it, `Sequences.refuse` decides.
 
     ``instances``: those of the GPUs of the present or former helpers that serve its kernel. Before the first helper no
     kernel is known. ``in_sequence``: the request names a sequence.
     """
-    share = job.demand.share
+    ledger, share = leasing.ledger, job.demand.share
     if session.is_leaving:
         return EndReason.TENANT_REMOVED
     if job.request_id <= session.last_request_id:
@@ -54,7 +55,7 @@ def refuse(
         return EndReason.TENANT_QUEUE_FULL
     if ledger.unanswered >= ledger.settings.max_jobs:
         return EndReason.DAEMON_FULL
-    if job.deadline_ns and (job.deadline_ns < now_ns if in_sequence else is_unreachable(job, tenant, now_ns)):
+    if job.deadline_ns and (job.deadline_ns < now_ns if in_sequence else is_unreachable(job, tenant, leasing, now_ns)):
         return EndReason.DEADLINE_UNREACHABLE
     return EndReason.NONE
 

@@ -194,13 +194,13 @@ class JobBook:
             demand = Demand(event.job, session.tenant, share, event.payload_bytes, helpers=helpers)
         job = Job(
             event.job, event.session, event.request_id, demand, event.kernel, event.priority,
-            event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin, share=demand.share,
-            asked_share=event.share, streams=kernel is not None and kernel.streams,
+            event.deadline_ns, event.is_idempotent, now_ns, ledger.settings.turn_ns(event.priority, now_ns),
+            origin=event.origin, share=demand.share, asked_share=event.share, streams=bool(kernel and kernel.streams),
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
         instances = ledger.helpers.instances[helpers]
-        refused = refuse(job, session, tenant, ledger, instances, now_ns, in_sequence=follows is not None)
+        refused = refuse(job, session, tenant, self.leasing, instances, now_ns, in_sequence=follows is not None)
         if follows is not None and refused is EndReason.NONE:
             refused = self.sequences.refuse(follows, session, tenant)
         session.last_request_id = max(session.last_request_id, event.request_id)
@@ -294,7 +294,7 @@ class JobBook:
             self.leasing.need_met(tenant)
 
     def _route(self, tenant: Tenant, now_ns: int) -> None:
-        """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
+        """Place the jobs that can be placed: heads of all demands in the order of their ranks."""
         while tenant.queued or tenant.open_turns:
             queues = [
                 each for each in tenant.queues.values() if not tenant.stacked or is_ripe(each, self.ledger, now_ns)
@@ -303,7 +303,7 @@ class JobBook:
             if tenant.open_turns:
                 heads += self.sequences.turns(tenant)
             if len(heads) > 1:
-                heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
+                heads.sort(key=lambda job: job.rank)
             for job in heads:
                 is_turn = bool(job.turn)
                 if self._place(job, tenant, now_ns):

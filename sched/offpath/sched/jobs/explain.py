@@ -16,6 +16,7 @@ from offpath.sched.jobs.forecast import ends_in_ns, ends_on_lane_in_ns, is_unrea
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import has_others_states, launch_due_ns
 from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
+from offpath.sched.jobs.planning import Plans
 from offpath.sched.jobs.records import Job, Tenant
 from offpath.sched.jobs.ripeness import is_ripe
 from offpath.sched.jobs.settings import MS, TenantSpec
@@ -147,11 +148,10 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
 
 
 def _ahead(job: Job, ledger: Ledger) -> int:
-    """Number of jobs of its tenant that are placed before it, if all leases were the same: by priority, then by age."""
-    mine = (-job.priority, job.accepted_ns, job.job)
+    """Number of jobs of its tenant that are placed before it, if all leases were the same."""
     tenant = ledger.tenants[job.demand.tenant]
     others = [*tenant.awaiting.values(), *(other for queue in tenant.queues.values() for other in queue.waiting())]
-    return sum((-o.priority, o.accepted_ns, o.job) < mine for o in others)
+    return sum(other.rank < job.rank for other in others)
 
 
 def _deadline(job: Job, result: Explanation, ledger: Ledger, now_ns: int) -> tuple[Hold, ...]:
@@ -193,18 +193,19 @@ def _nameless(hold: Hold, own: str) -> Hold:
     return replace(hold, text=text, holders=holders)
 
 
-def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
-    """Explain an answered job from its record; the numbers and ``gpus`` are current, not those of the time it ended."""
+def explain_end(ended: Ended, leasing: Plans, now_ns: int) -> Explanation:
+    """Explain an answered job from its record; the numbers are current, not those of the time it ended."""
+    ledger = leasing.ledger
     where = f"{ended.state.name} after {_ms(ended.stages[5])}"
     if ended.reason is EndReason.NONE:
         return Explanation(where, (), 0, None)
     if ended.reason in _NO_INSTANCE:
         kernel, spec = ledger.kernels.get(ended.kernel), TenantSpec(ended.tenant)
         demand = demand_of(ended.job, kernel, spec, ledger.settings, ended.share, ended.payload_bytes)
-        hold = no_profile(demand, ledger.settings, gpus)
+        hold = no_profile(demand, ledger.settings, tuple(leasing.gpus))
         if hold is not None:
             return Explanation(where, (hold,), 0, None)
-    text, unblockers = _end_text(ended, ledger, now_ns)
+    text, unblockers = _end_text(ended, leasing, now_ns)
     return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, unblockers, (), ()),), 0, None)
 
 
@@ -246,8 +247,9 @@ _END_CAUSE = {
 }
 
 
-def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
+def _end_text(ended: Ended, leasing: Plans, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
     """Text for what ended the job, with numbers, and what would change that."""
+    ledger = leasing.ledger
     reason, settings, share = ended.reason, ledger.settings, ended.share
     tenant = ledger.tenants.get(ended.tenant)
     spec = tenant.spec if tenant is not None else None
@@ -267,7 +269,7 @@ def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unb
         text = f"the daemon may have {settings.max_jobs} jobs unanswered; now it has {ledger.unanswered}"
         return text, (Unblocker.JOB_ENDS, Unblocker.CONFIGURATION)
     if reason is EndReason.DEADLINE_UNREACHABLE and tenant is not None:
-        return _unreachable(ended, tenant, ledger, now_ns)
+        return _unreachable(ended, tenant, leasing, now_ns)
     if reason is EndReason.DEADLINE_PASSED:
         return _expired(ended, ledger, now_ns), (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
     text, unblockers = _ENDS[reason]
@@ -290,19 +292,19 @@ def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
     return f"{text}; its kernel still runs and keeps lane {job.placement.lane} until it ends{limit}"
 
 
-def _unreachable(ended: Ended, tenant: Tenant, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
+def _unreachable(ended: Ended, tenant: Tenant, leasing: Plans, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
     """Evaluate the same request now: it is accepted once the jobs ahead of it leave enough time."""
     again = Job(
         _LAST, 0, 0, Demand(_LAST, ended.tenant, ended.share, ended.payload_bytes), ended.kernel, ended.priority,
-        now_ns + ended.budget_ms * MS, False, now_ns,
+        now_ns + ended.budget_ms * MS, False, now_ns, leasing.ledger.settings.turn_ns(ended.priority, now_ns),
     )  # fmt: skip
     text = f"its budget of {ended.budget_ms} ms was less than the estimated time to its end"
-    if not is_unreachable(again, tenant, now_ns):
+    if not is_unreachable(again, tenant, leasing, now_ns):
         return f"{text}; submitted now, it would be accepted", (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
-    ends_ns = ends_in_ns(again, tenant, ledger.kernels, now_ns)
+    ends_ns = ends_in_ns(again, tenant, leasing.ledger.kernels, now_ns)
     if ends_ns is not None:
         text += f"; submitted now, it would end in about {_ms(ends_ns)}"
-    text += "; it is accepted when that is within its budget, or a lane that can run it is idle"
+    text += "; it is accepted when that is within its budget, with the leases that would be opened, or a lane is idle"
     return text, (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS, Unblocker.OTHER_REQUEST)
 
 

@@ -1,6 +1,6 @@
 """Estimates when a job ends, by serving the tenant's jobs ahead of it over its leases, limited by Σ R and by lanes.
 
-Jobs are ordered by priority, then by age. Each goes to the lease where it can start first. The kernels of one lease
+Jobs are ordered by their ranks. Each goes to the lease where it can start first. The kernels of one lease
 start in that order, at most one per lane and with Σ R ≤ α. A kernel's run time is that of its last runs
 (`offpath.sched.jobs.service`); without history it is 0. A lease that is being opened counts as open. Both make a
 forecast too early rather than too late, so that no job is refused that would have met its deadline. Jobs that batch
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from offpath.sched.gpu.policy import Demand, share_in
+from offpath.sched.gpu.policy import Demand, LeaseView, share_in
 from offpath.sched.jobs.events import Kernel
+from offpath.sched.jobs.planning import Plans
 from offpath.sched.jobs.records import MOST_MEMBERS, Job, Lease, QueueKind, Tenant
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -73,14 +74,23 @@ class _Line:
 
     __slots__ = ("alpha", "free", "room", "running", "start_ns", "view")
 
-    def __init__(self, lease: Lease, paces: _Paces, until: Job | None = None) -> None:
-        """``until``: of the jobs that wait on the lease for share, count only those before this one."""
-        self.view = lease.view
-        self.alpha = self.room = lease.view.alpha
-        self.free = lease.view.lanes
-        self.start_ns = 0
+    def __init__(self, view: LeaseView, start_ns: int = 0) -> None:
+        """No job runs on it; none does before ``start_ns``."""
+        self.view = view
+        self.alpha = self.room = view.alpha
+        self.free = view.lanes
+        self.start_ns = start_ns
         self.running: list[tuple[int, int]] = []
         """(end, share), by end."""
+
+    @classmethod
+    def of(cls, lease: Lease, paces: _Paces, until: Job | None = None) -> _Line:
+        """With its jobs. ``until``: of those that wait on the lease for share, count only those before this one."""
+        line = cls(lease.view)
+        line._take(lease, paces, until)
+        return line
+
+    def _take(self, lease: Lease, paces: _Paces, until: Job | None) -> None:
         jobs = lease.occupants
         until = until.members[0] if until is not None else None
         for job in jobs:
@@ -159,13 +169,14 @@ def _batch_rows(kernels: Mapping[int, Kernel], kernel: int) -> int:
     return min(batching.max_rows, MOST_MEMBERS) if batching is not None else 1
 
 
-def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
-    """True if the job, submitted now, would certainly end after its deadline.
+def is_unreachable(job: Job, tenant: Tenant, leasing: Plans, now_ns: int) -> bool:
+    """True if the job, submitted now, would certainly end after its deadline, also with the leases that its tenant's
+    backlog would open in what is free.
 
     False while its kernel's run time is unknown, a lane that could run it is idle, or more than R decides where it
-    fits. Takes about 5 µs. If the deadline
-    is neither far nor clearly too short, adds about 1 µs per job on a lane and about 1 µs per (job ahead, lease) pair,
-    the latter up to 0.4 ms.
+    fits. Takes about 5 µs. If the deadline is neither far nor clearly too short, adds about 1 µs per job on a lane and
+    about 1 µs per (job ahead, lease) pair, the latter up to 0.4 ms; twice that, and the policy's plans, before it says
+    True.
     """
     budget_ns = job.deadline_ns - now_ns
     if budget_ns < 0:
@@ -181,11 +192,31 @@ def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
         return False
     if latest_ns < 0:
         return True
-    if _all_in_a_row_ns(tenant, leases, job.priority, paces) <= latest_ns:
+    if _all_in_a_row_ns(tenant, leases, paces) <= latest_ns:
         return False
-    if _work_ends_ns(tenant, leases, share, job.priority, paces) > latest_ns:
+    if not _is_late(job, tenant, leases, (), 0, paces, latest_ns):
+        return False
+    opens_ns, prospects = leasing.prospects(job.demand, tenant, now_ns)
+    if not prospects or opens_ns > latest_ns:
         return True
-    return _start_ns(job, tenant, leases, paces, _Seated({}), latest_ns) > latest_ns
+    return _is_late(job, tenant, leases, prospects, opens_ns, paces, latest_ns)
+
+
+def _is_late(
+    job: Job,
+    tenant: Tenant,
+    leases: list[Lease],
+    more: Sequence[LeaseView],
+    opens_ns: int,
+    paces: _Paces,
+    latest_ns: int,
+) -> bool:
+    """True if the job would certainly start later than ``latest_ns`` from now. ``more``: leases that would open, not
+    before ``opens_ns``."""
+    if _work_ends_ns(tenant, leases, more, job.demand.share, job.priority, paces) > latest_ns:
+        return True
+    lines = [*(_Line.of(lease, paces) for lease in leases), *(_Line(view, opens_ns) for view in more)]
+    return _start_ns(job, tenant, lines, paces, _Seated({}), latest_ns) > latest_ns
 
 
 def ends_in_ns(job: Job, tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int | None:
@@ -196,7 +227,8 @@ def ends_in_ns(job: Job, tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: 
     is_there = any(share_in(job.demand, held.view) and held.state is LeaseState.WARM for held in leases)
     if not paces[job.kernel] or not is_there:
         return None
-    return _start_ns(job, tenant, leases, paces, _Seated(kernels)) + paces[job.kernel]
+    lines = [_Line.of(lease, paces) for lease in leases]
+    return _start_ns(job, tenant, lines, paces, _Seated(kernels)) + paces[job.kernel]
 
 
 def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> int | None:
@@ -206,7 +238,7 @@ def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> i
         return None
     if job.is_running:
         return paces.left_ns(job) or None
-    return _Line(lease, paces, until=job).earliest_ns(job.share) + paces[job.kernel]
+    return _Line.of(lease, paces, until=job).earliest_ns(job.share) + paces[job.kernel]
 
 
 def work_ns(tenant: Tenant, kernels: Mapping[int, Kernel], now_ns: int) -> int:
@@ -241,15 +273,18 @@ def _is_idle_for(share: int, lease: Lease) -> bool:
     return sum(job.share for job in jobs) + share <= lease.view.alpha
 
 
-def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: _Paces) -> int:
-    """Upper bound for what `_start_ns` finds for a new job of ``priority``: until then a job ahead of it runs."""
+def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], paces: _Paces) -> int:
+    """Upper bound for what `_start_ns` finds for a new job: until then a job ahead of it runs. Those of a lower
+    priority may be ahead too, if they have waited for long."""
     if len(tenant.waiting) > _CLASSES:
         return _NEVER_NS
-    ahead = [count * paces[kernel] for (queued, kernel, *_), count in tenant.waiting.items() if queued >= priority]
+    ahead = [count * paces[kernel] for (_, kernel, *_), count in tenant.waiting.items()]
     return sum(ahead) + sum(paces.left_ns(job) for lease in leases for job in lease.occupants)
 
 
-def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int, paces: _Paces) -> int:
+def _work_ends_ns(
+    tenant: Tenant, leases: list[Lease], more: Sequence[LeaseView], share: int, priority: int, paces: _Paces
+) -> int:
     """Lower bound for the start of a job of ``share`` and ``priority``.
 
     By that time every job ahead that is not larger has started, unless it expired or fits fewer instances, and only
@@ -260,23 +295,23 @@ def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int
         if queued >= priority and held <= share and not is_uncertain:
             work += count * held * paces[kernel]
             longest_ns = max(longest_ns, paces[kernel])
-    return work // sum(lease.view.alpha for lease in leases) - longest_ns
+    alphas = sum(lease.view.alpha for lease in leases) + sum(view.alpha for view in more)
+    return work // alphas - longest_ns
 
 
 def _start_ns(
-    job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, batches: _Seated, enough_ns: int = _NEVER_NS
+    job: Job, tenant: Tenant, lines: list[_Line], paces: _Paces, batches: _Seated, enough_ns: int = _NEVER_NS
 ) -> int:
     """Time until the job would start, in ns from now. Above ``enough_ns`` any number not greater than that time may be
     returned."""
-    share, turn = job.demand.share, (-job.priority, job.accepted_ns, job.job)
-    lines = [_Line(lease, paces) for lease in leases]
+    share = job.demand.share
     awaiting = tenant.awaiting.values() if enough_ns == _NEVER_NS else ()
     if 0 < tenant.queued + len(awaiting) <= _SORTED:
-        turns = [(-each.priority, each.accepted_ns, each.job, each) for each in awaiting]
+        turns = [(*each.rank, each) for each in awaiting]
         turns += chain.from_iterable([queue.turns() for queue in tenant.queues.values()])
         turns.sort()
-        for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
-            if (rank, accepted_ns, number) >= turn:
+        for turn_ns, number, ahead in islice(turns, _SEATED // len(lines)):
+            if (turn_ns, number) >= job.rank:
                 break
             if (ahead.demand.is_restricted or ahead.stack or ahead.sequence) and enough_ns < _NEVER_NS:
                 continue  # where it runs, or with which others, is not certain, so it may not delay this job

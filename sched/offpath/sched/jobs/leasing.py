@@ -9,19 +9,19 @@ tenant with a larger one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
-from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker
-from offpath.sched.jobs import events, gangs
+from offpath.sched.gpu.geometry import Slice
+from offpath.sched.gpu.policy import LeasePlan, Obstacle, Refusal, Unblocker
+from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
-from offpath.sched.jobs.demands import demand_of, instances_of
+from offpath.sched.jobs.demands import instances_of
 from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.planning import QUOTA, Need, Plans
 from offpath.sched.jobs.records import Job, Lease, Tenant
 from offpath.sched.jobs.ripeness import is_ripe
-from offpath.sched.jobs.settings import MS, PinnedLease, TenantSpec
+from offpath.sched.jobs.settings import MS, PinnedLease
 from offpath.sched.jobs.states import LeaseState
 from offpath.sched.jobs.victims import is_unused, keeps_sequences, victims
 
@@ -30,27 +30,17 @@ _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
 FAILURES_TO_REPORT = 8
 LARGEST_LEASE = 0xFFFF_FFFF
 """The header of an answer has 32 bits for the lease number."""
-Need = tuple[int, int]
-"""R in percent of the GPU, 0 if not known, and bytes of memory that each lane of a lease must have for a job."""
-_ANYBODY: Final = TenantSpec("")
 _OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Unblocker.LEASE_OPENS, Unblocker.HELPER_JOINS))
-_QUOTA = Refusal((Obstacle.QUOTA,), (Unblocker.LEASE_CLOSES, Unblocker.CONFIGURATION))
 
 
-class Leasing:
+class Leasing(Plans):
     """Manages the leases of the ledger. Jobs are managed by the book."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        super().__init__(ledger)
         self.next_lease = 1
-        self._gpus: dict[str, GpuSpec] = {}
         self.dirty: set[Slice] = set()
         self.pinned: dict[PinnedLease, int] = {}
-
-    @property
-    def gpus(self) -> list[GpuSpec]:
-        """The GPUs of all helpers: by helper as these joined, then in the helper's order."""
-        return list(self._gpus.values())
 
     # -- helpers --------------------------------------------------------------------------------------------------
     def helper_joined(self, event: events.HelperJoined) -> None:
@@ -324,30 +314,6 @@ class Leasing:
             if not tenant.room:
                 self._make_room(tenant, head, age_ns, now_ns, reserved)
 
-    def _plan(
-        self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
-    ) -> LeasePlan | Refusal:
-        opening = Opening(self.lease_bytes, tenant.spec.profile, assume_free, frozenset(reserved))
-        gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
-        most = tenant.spec.max_share - tenant.held_share + gone
-        if demand.share > 100:
-            plan = gangs.plan(self.gpus, demand, opening, self._ledger.leases.values(), most)
-        else:
-            plan = self._ledger.policy.plan(demand, now_ns, opening)
-        if isinstance(plan, Refusal) or plan.alpha <= most:
-            return plan
-        # Policies do not know the quota. An instance of a GPU of another kind may be a smaller part of its GPU.
-        alike = self._alike(self._gpus[plan.gpu])
-        slices = {(gpu.gpu, slice_) for gpu in alike for slice_ in range(gpu.memory_slices)}
-        if demand.share > 100 or len(alike) == len(self._gpus) or slices <= reserved:
-            return _QUOTA
-        other = self._plan(demand, tenant, now_ns, assume_free, reserved | slices)
-        return other if isinstance(other, LeasePlan) else _QUOTA
-
-    def _alike(self, gpu: GpuSpec) -> list[GpuSpec]:
-        """The GPUs with its model and profiles, itself included."""
-        return [each for each in self._gpus.values() if (each.model, each.profiles) == (gpu.model, gpu.profiles)]
-
     def _make_room(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
         """Drain as few leases as needed for the job's demand; leases already leaving count as gone. Those that leave
         with sequences may take their time: an unused lease is drained although their room would do."""
@@ -376,7 +342,7 @@ class Leasing:
         among: list[Lease],
     ) -> tuple[LeasePlan, list[Lease]] | None:
         """As few leases, the first ones, as make room for the job, if those of ``gone`` are."""
-        plan = self._plan(head.demand, tenant, now_ns, gone, reserved) if gone else _QUOTA
+        plan = self._plan(head.demand, tenant, now_ns, gone, reserved) if gone else QUOTA
         chosen: list[Lease] = []
         left = iter(among)
         while not isinstance(plan, LeasePlan):
@@ -448,11 +414,7 @@ class Leasing:
         """``need``: of the jobs that the lease is for, which sets the number of its lanes."""
         settings = self._ledger.settings
         lease_id = self._number()
-        lanes, gpu = self._lanes(plan, need), self._gpus[plan.gpu]
-        view = LeaseView(
-            lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, lanes, settings.landing_bytes,
-            gpu.model, self._job_bytes(plan) // lanes, gpu.helper, plan.others,
-        )  # fmt: skip
+        view = self._view(lease_id, tenant, plan, need)
         lease = Lease(view, self._ledger.next_generation(), is_pinned)
         self._ledger.policy.lease_planned(view)
         self._ledger.leases[lease_id] = lease
@@ -509,55 +471,9 @@ class Leasing:
         tenant.held_share -= lease.view.alpha
 
     # -- clean and dirty slices -----------------------------------------------------------------------------------
-    def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
-        slices = self._profile(held).memory_slices
-        return {(gpu, slice_) for gpu in held.gpus for slice_ in range(held.start, held.start + slices)}
-
-    def _profile(self, held: LeaseView | LeasePlan) -> Profile:
-        profile = self._gpus[held.gpu].profile(held.profile)
-        assert profile is not None, "leases are planned from the GPU's own profiles"
-        return profile
-
     def _mark_dirty(self, lease: Lease) -> None:
         self.dirty |= self._slices(lease.view)
 
     def _clean(self, lease: Lease) -> None:
         """Mark clean: if requested, the helper scrubbed the instance before its workers reserved their lanes."""
         self.dirty -= self._slices(lease.view)
-
-    def _lanes(self, plan: LeasePlan, need: Need) -> int:
-        """A lane for each job that fits the lease's share at once, and one to copy the next into meanwhile; as many as
-        the instance's memory holds. `lease_bytes` made sure that the least number fits.
-
-        Lanes share the instance's memory equally, whatever runs in them. Jobs that state their memory get fewer lanes,
-        down to one, so that each lane's part is enough for one of them."""
-        settings, profile = self._ledger.settings, self._profile(plan)
-        share, memory_bytes = need
-        lanes = settings.lanes
-        if share and settings.max_lanes > settings.lanes:
-            useful = min(plan.alpha // share + 1, settings.max_lanes)
-            lane_bytes = settings.landing_bytes + settings.result_bytes
-            lanes = max(lanes, min(useful, profile.memory_bytes // lane_bytes) if lane_bytes else useful)
-        return max(1, min(lanes, self._job_bytes(plan) // memory_bytes)) if memory_bytes else lanes
-
-    def _job_bytes(self, plan: LeasePlan) -> int:
-        """The memory for jobs on all GPUs of the lease; each counts as the smallest of them."""
-        profiles = [self._gpus[gpu].profile(plan.profile) for gpu in plan.gpus]
-        return len(profiles) * min([profile.job_bytes for profile in profiles if profile is not None])
-
-    def _need_on(self, plan: LeasePlan, demand: Demand) -> Need:
-        return demand.share_on(self._gpus[plan.gpu].model), demand.memory_bytes
-
-    def _need_of_all(self, plan: LeasePlan, kernels: tuple[events.Kernel, ...]) -> Need:
-        """The least share and the greatest memory of those kernels that can run on the instance at all."""
-        demands = [demand_of(0, kernel, _ANYBODY, self._ledger.settings, 0, 0) for kernel in kernels]
-        needs = [self._need_on(plan, demand) for demand in demands]
-        nbytes = self._job_bytes(plan)
-        able = [(share, memory) for share, memory in needs if 0 < share <= plan.alpha and memory <= nbytes]
-        return min((share for share, _ in able), default=0), max((memory for _, memory in able), default=0)
-
-    @property
-    def lease_bytes(self) -> int:
-        """The memory of a lease's lanes, if it has as few as the settings allow."""
-        settings = self._ledger.settings
-        return settings.lanes * (settings.landing_bytes + settings.result_bytes)

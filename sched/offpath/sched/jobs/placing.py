@@ -41,11 +41,7 @@ def _is_awaited(lease: Lease, job: Job, tenant: Tenant) -> bool:
     for place in tenant.open_turns:
         if place[0] == number and (head := tenant.turns[place].peek()) and head.streams:
             heads.append(head)
-    return any(head is not job and _rank(head) < _rank(job) for head in heads)
-
-
-def _rank(job: Job) -> tuple[int, int, int]:
-    return -job.priority, job.accepted_ns, job.job
+    return any(head is not job and head.rank < job.rank for head in heads)
 
 
 def free_lanes(lease: Lease) -> list[int]:

@@ -42,6 +42,7 @@ class Job:
     deadline_ns: int
     is_idempotent: bool
     accepted_ns: int
+    turn_ns: int
     state: JobState = JobState.ACCEPTED
     attempt: int = 0
     launches: int = 0
@@ -72,6 +73,11 @@ class Job:
     turn: tuple[int, int] | None = None
     streams: bool = False
     awaits_lease: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place in the order of its tenant's jobs, the first is the least."""
+        return self.turn_ns, self.job
 
     @property
     def queue_kind(self) -> QueueKind:
@@ -258,8 +264,8 @@ def formed(batching: Batching, rows: Iterable[int]) -> int:
 
 
 class JobHeap:
-    """Queued jobs of one tenant and kind: by priority, highest first, then by arrival, including jobs that were placed
-    and came back. ``rows``: the sum of theirs.
+    """Queued jobs of one tenant and kind in the order of their ranks, including jobs that were placed and came back.
+    ``rows``: the sum of theirs.
 
     A job removed out of order stays in the heap until it surfaces or until half of the heap is such entries. Memory
     thus stays bounded by twice the live jobs.
@@ -268,7 +274,7 @@ class JobHeap:
     __slots__ = ("_dead", "_entries", "_first", "_forms", "_patient", "_ripe_ns", "rows")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[int, int, int, int, Job]] = []
+        self._entries: list[tuple[int, int, int, Job]] = []
         self._dead = 0
         self._ripe_ns = 0
         """No job waits for others for less time."""
@@ -285,17 +291,15 @@ class JobHeap:
 
     def waiting(self) -> list[Job]:
         """Queued jobs, in no order; read-only."""
-        return [e[4] for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
+        return [e[3] for e in self._entries if e[3].state is JobState.QUEUED and e[3].attempt == e[2]]
 
-    def turns(self) -> list[tuple[int, int, int, Job]]:
-        """Queued jobs with their sort keys, in no order; read-only."""
-        return [
-            (e[0], e[1], e[2], e[4]) for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]
-        ]
+    def turns(self) -> list[tuple[int, int, Job]]:
+        """Queued jobs with their ranks, in no order; read-only."""
+        return [(e[0], e[1], e[3]) for e in self._entries if e[3].state is JobState.QUEUED and e[3].attempt == e[2]]
 
     def push(self, job: Job) -> None:
         """Add a queued job."""
-        heapq.heappush(self._entries, (-job.priority, job.accepted_ns, job.job, job.attempt, job))
+        heapq.heappush(self._entries, (*job.rank, job.attempt, job))
         if job.stack:
             if not self.rows or job.ripe_ns < self._ripe_ns:
                 self._ripe_ns, self._first = job.ripe_ns, (job, job.attempt)
@@ -309,8 +313,8 @@ class JobHeap:
         ahead = [(entries[0], 0)] if entries else []
         while ahead:
             entry, at = heapq.heappop(ahead)
-            job = entry[4]
-            if job.state is JobState.QUEUED and job.attempt == entry[3]:
+            job = entry[3]
+            if job.state is JobState.QUEUED and job.attempt == entry[2]:
                 yield job.rows
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(entries):
@@ -364,7 +368,7 @@ class JobHeap:
 
     def pop(self) -> None:
         """Remove the job that `peek` returned."""
-        self._forget(heapq.heappop(self._entries)[4])
+        self._forget(heapq.heappop(self._entries)[3])
 
     def _forget(self, job: Job) -> None:
         self.rows -= job.rows
@@ -373,16 +377,23 @@ class JobHeap:
 
     def queued(self) -> list[int]:
         """Numbers of the queued jobs, in order."""
-        return [e[4].job for e in sorted(self._entries) if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
+        return [e[3].job for e in sorted(self._entries) if e[3].state is JobState.QUEUED and e[3].attempt == e[2]]
 
     def removed(self, job: Job) -> None:
         """Note that a job in the heap is no longer queued."""
         self._dead += 1
         self._forget(job)
         if self._dead > 32 and self._dead * 2 > len(self._entries):
-            self._entries = [e for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
+            self._entries = [e for e in self._entries if e[3].state is JobState.QUEUED and e[3].attempt == e[2]]
             heapq.heapify(self._entries)
             self._dead = 0
+
+    def sort_again(self) -> None:
+        """The ranks of the jobs have changed."""
+        self._entries = [(*job.rank, job.attempt, job) for job in self.waiting()]
+        heapq.heapify(self._entries)
+        self._dead = 0
+        self._forms = None
 
 
 @dataclass(slots=True)

@@ -52,7 +52,10 @@ class Reload:
     def changed(self, event: events.ConfigChanged, now_ns: int) -> None:
         """Apply the whole configuration in one step."""
         ledger = self._ledger
+        is_reordered = event.settings.priority_step_ns != ledger.settings.priority_step_ns
         ledger.settings = event.settings
+        if is_reordered:
+            self._reorder()
         self._decide_by(event.settings.policy)
         wanted = {spec.name: spec for spec in event.tenants}
         self._repin(event.pins)
@@ -76,6 +79,15 @@ class Reload:
                 self._sequences.tenant_left(tenant.spec.name, now_ns)
         self._arm_again(now_ns)
         self._leasing.round(now_ns)
+
+    def _reorder(self) -> None:
+        """A step of priority is worth another time."""
+        ledger = self._ledger
+        for job in ledger.jobs.values():
+            job.turn_ns = ledger.settings.turn_ns(job.priority, job.accepted_ns)
+        for tenant in ledger.tenants.values():
+            for heap in (*tenant.queues.values(), *tenant.turns.values()):
+                heap.sort_again()
 
     def _decide_by(self, name: str) -> None:
         """Switch to another policy with the state of the current one; leases and jobs stay where they are."""

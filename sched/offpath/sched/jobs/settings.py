@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 MS = 1_000_000
+_FOR_EVER_NS: Final = 1 << 50
+"""Thirteen days. 255 steps of it, and any time since boot, are numbers of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,10 @@ class BookSettings:
     ``lanes``: the least that a lease has. ``max_lanes``: the most, if more of the jobs that it is opened for fit its
     share at once and its memory has room; 0: as ``lanes``.
     ``keep_warm_ns``: how long an idle lease stays. ``grow_after_ns``: how long a backlog lasts before another lease is
-    opened. ``reclaim_after_ns``: how long a tenant starves before busy leases of others are taken. ``min_hold_ns``: how
-    long a new lease is safe from that. ``retry_open_ns``: the pause after an instance failed, doubled with each failure
-    in a row up to ``retry_limit_ns``.
+    opened. ``priority_step_ns``: what a step of priority is worth in time of waiting, so that no job waits for ever
+    behind more urgent ones of its tenant; 0: so long that it never matters. ``reclaim_after_ns``: how long a tenant
+    starves before busy leases of others are taken. ``min_hold_ns``: how long a new lease is safe from that.
+    ``retry_open_ns``: the pause after an instance failed, doubled with each failure in a row up to ``retry_limit_ns``.
 
     Limits, 0 for none. ``kernel_ns``: run time of a launch. ``linger_ns``: run time after the job was answered (if the
     job expired, only where ``kills_expired``, else until ``kernel_ns``). ``open_ns``: time a lease may be CREATING
@@ -68,6 +72,7 @@ class BookSettings:
     max_jobs: int = 65_536
     keep_warm_ns: int = 5_000 * MS
     grow_after_ns: int = 20 * MS
+    priority_step_ns: int = 1_000 * MS
     reclaim_after_ns: int = 100 * MS
     min_hold_ns: int = 200 * MS
     retry_open_ns: int = 1_000 * MS
@@ -84,3 +89,9 @@ class BookSettings:
     max_sequences: int = 4_096
     sequence_idle_ns: int = 10_000 * MS
     sequence_leave_ns: int = 1_000 * MS
+
+    def turn_ns(self, priority: int, accepted_ns: int) -> int:
+        """When a job counts as accepted in the order of its tenant's queue: each step of priority counts as
+        `priority_step_ns` that it has waited. So the order of two jobs never changes, and at most so long for each step
+        of difference can more urgent jobs arrive that precede one that waits."""
+        return accepted_ns - priority * (self.priority_step_ns or _FOR_EVER_NS)
