@@ -23,8 +23,8 @@ MAY = {
     "dpu_daemon/offpath/dpu_daemon/doctor/keys.py": "a certificate's end is a date, and only reported",
     "dpu_daemon/offpath/dpu_daemon/controller/shell.py": "where a controller without a memory begins to"
     " count terms; where the clock is behind, agents and switches say what they have heard of",
-    "dpu_daemon/offpath/dpu_daemon/collab/shell.py": "a device works once a day, and leases outlive the process",
-    "dpu_daemon/offpath/dpu_daemon/manager/shell.py": "when jobs were submitted, began and ended, for people only",
+    "dpu_daemon/offpath/dpu_daemon/steady.py": "days, leases and dates outlive the process: they begin at the time that"
+    " the machine believes, and go on by the clock since boot; devices' times are compared with the machine's clock",
     "host_helper/offpath/host_helper/gateway/statistics.py": "a model's last inference is a date, for people only",
     "host_helper/offpath/host_helper/collab/borrower.py": "devices' messages carry the time, which all jobs'"
     " processes share; the controller refuses one that is off, and leases end by the monotonic clock",

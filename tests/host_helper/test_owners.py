@@ -80,9 +80,8 @@ def test_threads_of_one_requester_are_told_and_no_answer_is_lost_or_anothers(ada
 
 def test_a_thread_that_finds_another_using_it_is_told_at_once(ada: Requester) -> None:
     with ThreadPoolExecutor(1) as thread:
-        with ada.owner:
-            with pytest.raises(RequesterShared, match="another thread is using this requester: open one per thread"):
-                thread.submit(echo, ada, 10).result(TIMEOUT)
+        with ada.owner, pytest.raises(RequesterShared, match="another thread is using this requester"):
+            thread.submit(echo, ada, 10).result(TIMEOUT)
         assert thread.submit(echo, ada, 10).result(TIMEOUT) == 10
 
 

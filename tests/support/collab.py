@@ -18,6 +18,7 @@ from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli import collab_client
 from offpath.dpu_daemon.collab.config import Loaded, load
 from offpath.dpu_daemon.collab.tokens import Tokens
+from offpath.dpu_daemon.steady import SteadyClock
 
 from .processes import until
 
@@ -62,16 +63,24 @@ class Clock:
     """Moves when a test says so."""
 
     now_ns: int = NOW_NS
+    wrong_ns: int = 0
+    """By how much the machine's clock is set wrong."""
 
     def __call__(self) -> int:
-        return self.now_ns
+        return self.now_ns + self.wrong_ns
+
+    def steady(self, last_ns: int) -> SteadyClock:
+        return SteadyClock(last_ns, wall_ns=self, elapsed_ns=lambda: self.now_ns)
+
+    def set_wrong_s(self, seconds: float) -> None:
+        self.wrong_ns = round(seconds * S)
 
     def pass_s(self, seconds: float) -> None:
         self.now_ns += round(seconds * S)
 
     @property
     def ms(self) -> int:
-        return self.now_ns // 10**6
+        return self() // 10**6
 
 
 def message(device: str, sent_ms: int, **more: object) -> dict[str, object]:

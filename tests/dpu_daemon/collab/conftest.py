@@ -38,7 +38,9 @@ class World:
     def start(self, *, writes: bool = True) -> None:
         """``writes``: the disk works; else nothing is ever durable."""
         config = self.loaded.config
-        self.shell = CollabShell(config, StateFile(config.operation.state), now_ns=self.clock, draw=lambda below: 0)
+        self.shell = CollabShell(
+            config, StateFile(config.operation.state), clock=self.clock.steady, draw=lambda below: 0
+        )
         self.devices = Devices(self.shell, Tokens([KEY.encode()]), config.devices)
         self._running = asyncio.create_task(self.shell.run()) if writes else None
 

@@ -277,11 +277,57 @@ async def test_a_day_does_not_come_twice_though_the_clock_goes_back(world: World
     world.clock.now_ns = (world.clock.now_ns // DAY_NS + 1) * DAY_NS + 10**9
     lease = await world.check_in("d1")
     await world.result("d1", lease.lease)
-    world.clock.pass_s(-24 * HOUR_S)
+    world.clock.set_wrong_s(-24 * HOUR_S)
     await world.again()
-    assert world.shell.now_ns() // DAY_NS == (world.clock.now_ns + 24 * HOUR_S * 10**9) // DAY_NS
-    found = await world.check_in("d1", world.shell.now_ns() // 10**6 + 1)
-    assert found.why == "spent"
+    assert world.shell.now_ns() // DAY_NS == world.clock.now_ns // DAY_NS
+    assert (await world.check_in("d1", world.clock.ms + 1)).why == "spent"
+    world.job("b", deadline_s=60)
+    fresh = await world.check_in("d2")
+    assert fresh.expires_ms - fresh.now_ms == world.shell.config.policy.lease_s * 1_000, "by the clock that devices see"
+
+
+@pytest.mark.parametrize("step_s", [1_800, 365 * 24 * HOUR_S])
+async def test_a_clock_that_stepped_forward_and_back_costs_no_device_anything(world: World, step_s: int) -> None:
+    """Leases stay, rounds go on, and every device is served again at once, in the same process and in the next: those
+    that came before, those that came with the wrong time, and new ones."""
+    world.job(demand=10)
+    leases = {device: (await world.check_in(device)).lease for device in ("d1", "d2")}
+    world.clock.set_wrong_s(step_s)
+    world.clock.pass_s(1.5)
+    assert (await world.check_in("d3", world.clock.ms - step_s * 1_000)).code == "clock", "its clock is right"
+    leases["d4"] = (await world.check_in("d4")).lease
+    world.clock.set_wrong_s(0)
+    world.clock.pass_s(1.5)
+    assert isinstance(await world.check_in("d3"), Leased)
+    assert (await world.check_in("d4")).lease == leases["d4"]
+    assert isinstance(await world.result("d1", leases["d1"]), Recorded)
+    await world.again()
+    world.clock.pass_s(1)
+    assert isinstance(await world.check_in("d5"), Leased)
+    assert (await world.check_in("d2")).lease == leases["d2"]
+    assert isinstance(await world.result("d4", leases["d4"]), Recorded)
+
+
+async def test_a_controller_that_started_with_a_wrong_clock_needs_no_restart(world: World) -> None:
+    await world.stop()
+    world.clock.set_wrong_s(1_800)
+    world.start()
+    world.job(demand=10)
+    world.clock.set_wrong_s(0)
+    world.clock.pass_s(1)
+    assert isinstance(await world.check_in("d1"), Leased)
+
+
+async def test_messages_of_before_a_step_back_stay_replays(world: World) -> None:
+    world.job(demand=10)
+    first_ms = world.clock.ms
+    await world.check_in("d1", first_ms)
+    world.clock.pass_s(5)
+    await world.check_in("d1")
+    world.clock.set_wrong_s(1_800)
+    await world.check_in("d2")
+    world.clock.set_wrong_s(0)
+    assert (await world.check_in("d1", first_ms)).code == "replayed"
 
 
 async def test_an_open_round_goes_on_in_the_next_process(world: World) -> None:

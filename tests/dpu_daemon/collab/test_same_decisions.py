@@ -42,7 +42,7 @@ class Live:
 
     def __init__(self, config: CollabConfig, random: Random) -> None:
         self._clock = Clock(BEGIN_NS)
-        self.shell = Watched(config, StateFile(config.operation.state), now_ns=self._clock, draw=random.randrange)
+        self.shell = Watched(config, StateFile(config.operation.state), clock=self._clock.steady, draw=random.randrange)
         self.shell.seen = []
 
     @property

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 UNREADABLE: Final = ("json", "version", "message")
 """Codes for messages that could not be read: see `code_of`."""
 _MS: Final = 10**6
+_STEP_MS: Final = 1_000
+"""By less nobody sets a clock: it is slewed, and the other clock with it."""
 _Kind = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
@@ -57,7 +59,9 @@ class Devices:
         """Of all devices together, see `Rate.full_at`."""
         self.reload(tokens, table)
         self._period_ns = shell.config.policy.period_s * 10**9
-        self._started_ms = shell.started_ns // _MS
+        self._started_ms = shell.now_ns.wall_ns() // _MS
+        self._clock_error_ms = self._started_ms - shell.started_ns // _MS
+        """What devices are told is by the machine's clock. How far that is from the shell's."""
         self._kinds: dict[_Kind, Properties] = {}
 
     def reload(self, tokens: Tokens, table: DevicesTable) -> None:
@@ -107,19 +111,19 @@ class Devices:
     def refusal(self, code: str, detail: str, retry_ms: int = 0) -> Refusal:
         """Of a message that could not be read."""
         self._shell.refused[code] += 1
-        return Refusal(code=code, detail=detail[:200], retry_ms=retry_ms, now_ms=self._shell.now_ns() // _MS)
+        return Refusal(code=code, detail=detail[:200], retry_ms=retry_ms, now_ms=self._shell.now_ns.wall_ns() // _MS)
 
     # -- inside ---------------------------------------------------------------------------------------------------
     def _answered(self, message: CheckIn | Result, now_ns: int) -> tuple[Answer, bool, bool]:
         """The answer, whether the token was valid, and whether the answer must wait for the disk."""
-        now_ms = now_ns // _MS
+        wall_ms = self._wall_ms(now_ns)
         device = -1
         try:
             device = self._identity(message)
-            seen = self._admit(device, message, now_ms)
+            seen = self._admit(device, message, now_ns // _MS, wall_ms)
             if isinstance(message, Result):
                 self._shell.result(device, message.lease, message.is_good, now_ns)
-                return Recorded(lease=message.lease, now_ms=now_ms), True, True
+                return Recorded(lease=message.lease, now_ms=wall_ms), True, True
             found = self._checked_in(device, message, seen, now_ns)
             return found, True, isinstance(found, Leased)
         except DeviceRefused as refused:
@@ -128,6 +132,23 @@ class Devices:
             return self.refusal(refused.code, str(refused)), True, False
         except RequirementInvalid as refused:
             return self.refusal("properties", str(refused)), True, False
+
+    def _wall_ms(self, now_ns: int) -> int:
+        """The machine's clock. When somebody has set it back, times of messages that came while it was ahead no longer
+        count: else their devices would be refused until it is as late again."""
+        wall_ms = self._shell.now_ns.wall_ns() // _MS
+        error_ms = wall_ms - now_ns // _MS
+        if error_ms < self._clock_error_ms - _STEP_MS:
+            logger.warning(
+                "the clock was set back by %.3f s",
+                (self._clock_error_ms - error_ms) / 1e3,
+                extra={"code": "collab_clock"},
+            )
+            self.recent.set_back(wall_ms)
+            self._started_ms = min(self._started_ms, wall_ms)
+        if abs(error_ms - self._clock_error_ms) > _STEP_MS:
+            self._clock_error_ms = error_ms
+        return wall_ms
 
     def _identity(self, message: CheckIn | Result) -> int:
         """Raises: DeviceRefused: the token is not the device's."""
@@ -139,10 +160,13 @@ class Devices:
         )  # fmt: skip
         raise DeviceRefused("forged", "the token is not this device's")
 
-    def _admit(self, device: int, message: CheckIn | Result, now_ms: int) -> Seen:
+    def _admit(self, device: int, message: CheckIn | Result, now_ms: int, wall_ms: int) -> Seen:
         """Raises: DeviceRefused: the clock, a replay, or a limit."""
-        if abs(message.sent_ms - now_ms) > self._skew_ms:
-            raise DeviceRefused("clock", f"sent_ms differs from now_ms by more than {self._table.skew_s} s")
+        if abs(message.sent_ms - wall_ms) > self._skew_ms:
+            raise DeviceRefused(
+                "clock",
+                f"sent_ms and now_ms, the controller's clock, differ by more than {self._table.skew_s} s: one is wrong",
+            )
         if (left_ms := self._all.wait_ms(self._full_ms, now_ms)) > 0:
             raise DeviceRefused("busy", "all devices together send too much", max(1_000, round(left_ms)))
         seen = self.recent.admit(device, message.sent_ms, now_ms)
@@ -156,15 +180,16 @@ class Devices:
 
     def _checked_in(self, device: int, message: CheckIn, seen: Seen, now_ns: int) -> Answer:
         """Raises: RequirementInvalid."""
-        now_ms = now_ns // _MS
+        now_ms = self._shell.now_ns.wall_ns() // _MS
         if seen is Seen.AGAIN or message.sent_ms < self._started_ms:  # before it, nobody remembers what came
             lease = self._shell.book.lease_of(device)
         else:
             lease = self._shell.check_in(device, self._properties(message), now_ns)
         if lease is not None:
             return Leased(
-                lease=lease.number, job=lease.job, round=lease.round, expires_ms=lease.expires_ns // _MS, now_ms=now_ms
-            )
+                lease=lease.number, job=lease.job, round=lease.round,
+                expires_ms=self._shell.now_ns.wall_of(lease.expires_ns) // _MS, now_ms=now_ms,
+            )  # fmt: skip
         if self._shell.book.has_worked(device):
             left_ns = self._period_ns - now_ns % self._period_ns
             return NoJob(why="spent", retry_ms=left_ns // _MS + 1, now_ms=now_ms)

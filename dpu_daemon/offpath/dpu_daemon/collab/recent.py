@@ -74,6 +74,12 @@ class Recent:
         full_ms = np.frombuffer(self._full_ms)
         np.minimum(full_ms, rate.latest_ms(now_ms), out=full_ms)  # of a million devices: 1 ms, a loop takes 50
 
+    def set_back(self, wall_ms: int) -> None:
+        """The clock by which devices' times are judged now shows ``wall_ms``, after a later time. Messages from now on
+        are newer than all before; those that were sent before now stay older."""
+        sent_ms = np.frombuffer(self._sent_ms, np.int64)
+        np.minimum(sent_ms, wall_ms - 1, out=sent_ms)
+
     def admit(self, device: int, sent_ms: int, now_ms: int) -> Seen:
         """How a message with that time compares with the device's last one. `NEW` and `AGAIN`: it counts."""
         place = self._find(device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from offpath.bindings.errors import PlaceUnusable
 from offpath.dpu_daemon.collab.config import CollabConfig
 from offpath.dpu_daemon.collab.counts import Counts
 from offpath.dpu_daemon.collab.store import Changes, StateFile, profile_row, row_of
+from offpath.dpu_daemon.steady import SteadyClock
 from offpath.sched.collab.book import Book
 from offpath.sched.collab.errors import CollabRefused, TooManyRequirements
 from offpath.sched.collab.policies import make
@@ -38,14 +38,16 @@ class CollabShell:
     """One controller. `run` works until it is cancelled; all else is called in its event loop."""
 
     def __init__(
-        self, config: CollabConfig, store: StateFile, *, now_ns: Callable[[], int] = time.time_ns,
+        self, config: CollabConfig, store: StateFile, *, clock: Callable[[int], SteadyClock] = SteadyClock,
         draw: Callable[[int], int] = _draw,
     ) -> None:  # fmt: skip
-        """Raises: PlaceUnusable: the file is damaged."""
+        """``clock``: makes the clock; it gets the last time of the former process. Raises: PlaceUnusable: the file is
+        damaged."""
         self.config, self.store = config, store
         self._period_ns = config.policy.period_s * _NS
         found = store.read(self._period_ns)
-        self._clock, self._last_ns = now_ns, found.last_ns
+        self.now_ns = clock(found.last_ns)
+        """Leases, rounds and days are counted in this time: a day must not come twice."""
         self.started_ns = self.now_ns()
         policy = config.policy
         self._draw = draw
@@ -70,11 +72,6 @@ class CollabShell:
         self._is_writing = False
 
     # -- time -----------------------------------------------------------------------------------------------------
-    def now_ns(self) -> int:
-        """Nanoseconds since 1970. It never goes back, not even in a new process: a day must not come twice."""
-        self._last_ns = max(self._last_ns, self._clock())
-        return self._last_ns
-
     def advance(self) -> int:
         """Now, after all that is due by then."""
         now_ns = self.now_ns()
@@ -211,7 +208,7 @@ class CollabShell:
     def _gathered(self) -> tuple[Changes, list[Callable[[], None]]]:
         """All changes so far, of which the book is the sum, and who waits for them."""
         changes, waiting = self._changes, self._waiting
-        self._changes, self._waiting = Changes(purge_before_ns=self._last_ns // self._period_ns * self._period_ns), []
+        self._changes, self._waiting = Changes(purge_before_ns=self.now_ns() // self._period_ns * self._period_ns), []
         for name in self._dirty:
             if (job := self.book.jobs.get(name)) is not None:
                 changes.jobs[name] = row_of(job, self.last_ends.get(name, ""))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -17,6 +16,7 @@ from offpath.dpu_daemon.manager.inc.shell import IncShell
 from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import held_of, node_of, places_of, seen_of, start_of
 from offpath.dpu_daemon.manager.unaccounted import LOOKS, Unaccounted
+from offpath.dpu_daemon.steady import SteadyClock
 from offpath.sched.placement.batch_port import BatchPlacement
 from offpath.sched.workload.information import Estimate, Information, Proposal
 from offpath.sched.workload.records import Batch, Command, Drop, End, Forget, Release, Save, Spec, Start, Work
@@ -32,12 +32,12 @@ class ManagerShell:
 
     def __init__(
         self, config: ManagerConfig, engine: Engine, policy: BatchPlacement, store: JobsFile, *,
-        now_ns: Callable[[], int] = time.time_ns,
+        now_ns: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
         """Raises: PlaceUnusable: the file is damaged."""
         self.config, self.engine, self.store = config, engine, store
-        self.now_ns = now_ns
-        self.started_ns = now_ns()
+        self.now_ns = now_ns or SteadyClock()
+        self.started_ns = self.now_ns()
         self.workload = Workload(config.models)
         self.workload.remember(store.works())
         self.information = Information(config.network.links(), policy, config.models)
