@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import re
+from typing import Any
 
 import pytest
 
 from offpath.bindings.wire.negotiating import Described, KernelBatches
 from offpath.bindings.wire.signatures import KernelSignature, TensorSpec
-from offpath.host_helper.gateway import grpc_calls
+from offpath.host_helper.gateway import grpc_calls, tenants
 from offpath.host_helper.gateway.config import TenantTable
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.inference import Parsed
@@ -135,3 +137,79 @@ def test_an_empty_tensor_with_dims_beyond_numpys_is_refused(dims: list[int]) -> 
     asked.raw_input_contents.append(b"")
     with pytest.raises(Refused, match="are too large"):
         grpc_calls.read(asked, None).call(model(1, "kernel"), Regions(frozenset()))
+
+
+# -- models of a daemon that was started again --------------------------------------------------------------------
+def test_models_that_may_come_back_are_unavailable_and_others_unknown() -> None:
+    models = Models([model(2, "second")], [model(1, "first", "old"), model(2, "second")])
+    assert [each.version for each in models.away] == [1]
+    assert models.find("m", "2").kernel == models.find("m").kernel == "second"
+    for version in ("1", "old"):
+        with pytest.raises(Refused, match="is not served now") as refused:
+            models.find("m", version)
+        assert (refused.value.http, refused.value.grpc, refused.value.retry_s) == (503, "UNAVAILABLE", 1.0)
+    assert not models.is_ready("m", "1")
+    with pytest.raises(Refused, match="version 3 is not found") as refused:
+        models.find("m", "3")
+    assert refused.value.http == 404
+    with pytest.raises(Refused, match="unknown model: 'n'") as refused:
+        models.find("n")
+    assert refused.value.http == 404
+    assert [each["version"] for each in models.index()] == ["2"]
+
+
+class Session:
+    """A requester of a daemon that says what there is."""
+
+    is_lost = False
+
+    def __init__(self) -> None:
+        self.found = (0, 1)
+        self.served: dict[str, Any] = {}
+
+    async def revision(self) -> tuple[int, int]:
+        return self.found
+
+    async def kernels(self) -> dict[str, Any]:
+        return self.served
+
+    async def described(self, name: str) -> Any:
+        return self.served[name]
+
+
+async def test_what_does_not_come_back_in_time_is_unknown_and_what_was_taken_away_is_so_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenants, "_LOOK_S", 0.001)
+    monkeypatch.setattr(tenants, "model_of", lambda described: described)
+    tenant = Tenant(TenantTable(name="ada", token_file="t"), "", ReaderProcess())
+    session: Any = Session()
+    one, other = model(1, "one"), model(2, "other")
+    session.served = {"one": one, "other": other}
+    looking = asyncio.ensure_future(tenant._look(session))
+
+    async def status(version: str) -> int:
+        try:
+            tenant.models.find("m", version)
+        except Refused as refused:
+            return refused.http
+        return 200
+
+    async def becomes(version: str, wanted: int) -> None:
+        async with asyncio.timeout(20):
+            while tenant._models is None or await status(version) != wanted:
+                await asyncio.sleep(0.001)
+
+    await becomes("2", 200)
+    session.served, session.found = {"one": one}, (0, 2)
+    await becomes("2", 404)  # the daemon runs on, and its helper has taken it away
+    session.served, session.found = {}, (1, 1)
+    await becomes("1", 503)
+    assert await status("2") == 404
+    session.served, session.found = {"other": other}, (1, 2)
+    await becomes("2", 200)
+    assert await status("1") == 503, "another one is back"
+    tenant._away_until_s = 0.0
+    await becomes("1", 404)
+    assert await status("2") == 200
+    looking.cancel()

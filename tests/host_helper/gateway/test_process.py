@@ -22,7 +22,7 @@ from offpath.host_helper.gateway.config import GatewayFile, load
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid
 
 from ...support.certificates import Authority
-from ...support.cluster import Cluster, free_port
+from ...support.cluster import Cluster, free_port, pids_of
 from ...support.processes import until
 from ...support.toml import to_toml
 from .process import GatewayProcess
@@ -123,6 +123,29 @@ def test_kernels_that_a_helper_offers_later_become_models(make: Make) -> None:
         assert ask(gateway, "/v2/models/scaling")[0] == 404
         cluster.start_helper()
         until(lambda: ask(gateway, "/v2/models/scaling")[0] == 200)
+    finally:
+        cluster.kill()
+
+
+def test_models_of_a_daemon_that_was_started_again_are_unavailable_until_their_helper_is_back(make: Make) -> None:
+    cluster = Cluster({"ada": {}, "bob": {}}, keep={})
+    try:
+        helper = cluster.start_helper()
+        gateway = make(cluster)
+        assert ask(gateway, "/v2/models/scaling/infer", in_json(ROWS))[0] == 200
+        with helper.stopped():
+            os.kill(pids_of(cluster.daemon)[0], signal.SIGKILL)
+            until(lambda: gateway.log.count("tenant ada, gateway: models none"))
+            for path in ("/v2/models/scaling", "/v2/models/scaling/config", "/v2/models/scaling/versions/2"):
+                status, answer = ask(gateway, path)
+                text = "model 'scaling' is not served now: no helper has offered it again"
+                assert (status, answer["error"]) == (503, text)
+            status, answer = ask(gateway, "/v2/models/scaling/infer", in_json(ROWS))
+            assert (status, answer["error"]) == (503, text)
+            assert ask(gateway, "/v2/models/scaling/ready")[0] == 400
+            assert ask(gateway, "/v2/models/nope")[0] == 404
+        until(lambda: ask(gateway, "/v2/models/scaling/infer", in_json(ROWS))[0] != 503)
+        assert ask(gateway, "/v2/models/scaling/infer", in_json(ROWS))[0] == 200
     finally:
         cluster.kill()
 

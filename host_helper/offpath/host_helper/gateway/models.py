@@ -9,7 +9,7 @@ from typing import Any
 from offpath.bindings.wire.negotiating import Described
 from offpath.bindings.wire.signatures import ANY, TensorSpec
 from offpath.host_helper.gateway.datatypes import NAMES
-from offpath.host_helper.gateway.errors import Refused, invalid, not_found
+from offpath.host_helper.gateway.errors import Refused, invalid, not_found, unavailable
 
 PLATFORM = "offpath"
 
@@ -94,9 +94,10 @@ def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
 
 
 class Models:
-    """All versions of all models that the daemon has. Without a version a request gets the highest."""
+    """All versions of all models that the daemon has. Without a version a request gets the highest. ``away``: those
+    that it had before it was started again, and may have again."""
 
-    def __init__(self, models: Iterable[Model] = ()) -> None:
+    def __init__(self, models: Iterable[Model] = (), away: Iterable[Model] = ()) -> None:
         self._versions: dict[str, dict[int, Model]] = {}
         self.twice: list[Model] = []
         """Those left out: another kernel is the same version of the model, and came before."""
@@ -104,9 +105,19 @@ class Models:
             versions = self._versions.setdefault(model.name, {})
             if versions.setdefault(model.version, model) is not model:
                 self.twice.append(model)
+        self.away = [model for model in away if model.version not in self._versions.get(model.name, {})]
 
     def find(self, name: str, version: str = "") -> Model:
-        """``version``: a number, a label, or empty. Raises: Refused: there is no such model or version."""
+        """``version``: a number, a label, or empty. Raises: Refused: there is no such model or version, or not now."""
+        try:
+            return self._found(name, version)
+        except Refused:
+            if self.away and Models(self.away).is_ready(name, version):
+                raise unavailable(f"model '{name}' is not served now: no helper has offered it again") from None
+            raise
+
+    def _found(self, name: str, version: str) -> Model:
+        """Raises: Refused."""
         versions = self._versions.get(name)
         if versions is None:
             raise not_found(f"Request for unknown model: '{name}' is not found")

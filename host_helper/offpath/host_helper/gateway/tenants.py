@@ -21,7 +21,6 @@ from offpath.host_helper.gateway.config import GatewayFile, TenantTable, bearers
 from offpath.host_helper.gateway.errors import (
     GatewayConfigInvalid,
     Refused,
-    not_found,
     of_request,
     too_large,
     unauthenticated,
@@ -41,6 +40,8 @@ _LOOK_S: Final = 0.25
 """How often a tenant looks for other kernels."""
 _ASKED_PER_S: Final = 64
 """Kernels that the daemon describes to a session in the long run."""
+AWAY_S: Final = 60.0
+"""After the daemon's start, the time in which its former models may come back with their helpers."""
 _PAUSES_S: Final = (0.2, 5.0)
 """Least and longest pause between attempts to reach the daemon."""
 
@@ -60,6 +61,7 @@ class Tenant:
         self._requester: AsyncRequester | None = None
         self._sessions = 0
         """How many were opened so far."""
+        self._away_until_s = 0.0
         self._pending = 0
         self._pause_s = _PAUSES_S[0]
         self._task: asyncio.Task[None] | None = None
@@ -226,27 +228,41 @@ class Tenant:
     async def _look(self, requester: AsyncRequester) -> None:
         """Keep the models as the daemon's kernels are. Raises: PeerGone: the session is lost for good."""
         seen: tuple[int, int] | None = None
-        pause_s = _LOOK_S
+        loop, pause_s = asyncio.get_running_loop(), _LOOK_S
         while True:
             try:
                 found = await requester.revision()
                 pause_s = _LOOK_S
                 if found != seen:
                     pause_s = max(pause_s, len(await requester.kernels()) / _ASKED_PER_S)
-                    self._serve(await self._declared(requester))
+                    declared = await self._declared(requester)
+                    is_new = seen is None or seen[0] != found[0]
+                    self._serve(Models(declared, self._away(loop.time(), is_new=is_new)))
                     seen = found
+                elif self._models is not None and self._models.away and not self._away(loop.time()):
+                    self._serve(Models(self._models.all()))
             except (PeerGone, UnknownKernel):
                 if requester.is_lost:
                     raise
             await asyncio.sleep(pause_s)
 
-    async def _declared(self, requester: AsyncRequester) -> Models:
+    def _away(self, now_s: float, *, is_new: bool = False) -> list[Model]:
+        """Models that were served before the session began or was resumed, and are not back: the daemon may have been
+        started again, and its helpers come after it. ``is_new``: that was now."""
+        if self._models is None:
+            return []
+        if is_new:
+            self._away_until_s = now_s + AWAY_S
+            return [*self._models.all(), *self._models.away]
+        return self._models.away if now_s < self._away_until_s else []
+
+    async def _declared(self, requester: AsyncRequester) -> list[Model]:
         models = []
         for name in list(await requester.kernels()):
             model = model_of(await requester.described(name))
             if model is not None:
                 models.append(model)
-        return Models(models)
+        return models
 
     def _serve(self, models: Models) -> None:
         for model in models.twice:
@@ -258,7 +274,7 @@ class Tenant:
         self._pause_s = _PAUSES_S[0]
         names = ", ".join(f"{model.name} {model.version}" for model in models.all()) or "none"
         logger.info("tenant %s, gateway: models %s", self.name, names, extra={"code": "gateway_models"})
-        self.statistics.keep(models.all())
+        self.statistics.keep([*models.all(), *models.away])
 
 
 def _refusal(fault: BaseException, model: Model) -> Refused | None:
@@ -268,7 +284,7 @@ def _refusal(fault: BaseException, model: Model) -> Refused | None:
     if isinstance(fault, RequestTimeout):
         return Refused(504, "DEADLINE_EXCEEDED", "Request timeout expired")
     if isinstance(fault, UnknownKernel):
-        return not_found(f"Request for unknown model: '{model.name}' is not found")
+        return unavailable(f"model '{model.name}' is not served now")  # it was a moment ago
     if isinstance(fault, PayloadTooLarge):
         return too_large(str(fault))
     if isinstance(fault, PeerGone):
