@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from offpath.host_helper.gateway.grpc_admission import Calls
 from offpath.host_helper.gateway.grpc_connections import SPARE, GrpcConnections
 from offpath.host_helper.gateway.grpc_health import Health
 from offpath.host_helper.gateway.grpc_methods import METHODS, OPEN, STREAM, called
+from offpath.host_helper.gateway.grpc_reflection import Reflection
 from offpath.host_helper.gateway.grpc_requests import other, received
 from offpath.host_helper.gateway.messages import SERVICE, classes
 from offpath.host_helper.gateway.tenants import Tenant, Tenants
@@ -140,6 +142,7 @@ class _Handler:
         self._open = {f"/{SERVICE}/{name}" for name in OPEN} | checks.keys()
         self._refusing = grpc.stream_stream_rpc_method_handler(self._refuse)
         self._methods = {f"/{SERVICE}/{name}": self._method(name) for name in METHODS} | checks
+        self._methods |= Reflection(grpc, partial(service.taken, is_stream=True)).methods()
 
     def service(self, details: Any) -> Any:
         """grpc's hook, called with a call's metadata before its first message is read. A call without a valid token
@@ -187,7 +190,7 @@ class _Service:
 
     async def _answered(self, name: str, requests: AsyncIterator[bytes], context: Any) -> Any:
         """Raises: Refused."""
-        with self._taken(context):
+        with self.taken(context):
             data = await self._calls.message(requests)
             tenant = self._tenant(context)  # again: a message may take a minute, and a reload a moment
             with self._calls.held(tenant.name, len(data)):
@@ -195,7 +198,7 @@ class _Service:
                 return await METHODS[name](tenant, request, context)
 
     @contextlib.contextmanager
-    def _taken(self, context: Any, *, is_stream: bool = False) -> Iterator[None]:
+    def taken(self, context: Any, *, is_stream: bool = False) -> Iterator[None]:
         """The call counts for its tenant, and its connection is the tenant's. Raises: Refused."""
         name = self._tenant(context).name
         with self._connections.used(context.peer(), name), self._calls.taken(name, is_stream=is_stream):
@@ -207,7 +210,7 @@ class _Service:
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Each request of the stream is answered when it ends; an error is a message, not the stream's end."""
         try:
-            with self._taken(context, is_stream=True):
+            with self.taken(context, is_stream=True):
                 async with contextlib.aclosing(self._streamed(requests, context)) as answers:
                     async for answer in answers:
                         yield answer

@@ -94,8 +94,9 @@ FIELDS: Final[dict[str, str]] = {
     "CudaSharedMemoryUnregisterResponse": "",
 }  # fmt: skip
 """Number, name and type of each field. ``*``: repeated. ``|``: of the one choice. ``{T}``: a map from strings to T."""
-_HEALTH_FIELDS: Final = {"HealthCheckRequest": "1 service string", "HealthCheckResponse": "1 status int32"}
-"""Of grpc.health.v1, in the same form. An enumeration travels as an int32."""
+HEALTH_PACKAGE: Final = "grpc.health.v1"
+HEALTH_FIELDS: Final = {"HealthCheckRequest": "1 service string", "HealthCheckResponse": "1 status int32"}
+"""Its messages, in the same form. An enumeration travels as an int32."""
 DATA_TYPES: Final = {
     name: number
     for number, name in enumerate(
@@ -109,19 +110,21 @@ DATA_TYPES: Final = {
 @cache
 def classes() -> SimpleNamespace:
     """The class of each message, by its name. Raises: GatewayMissing: protobuf is not installed."""
-    return _made(PACKAGE, FIELDS)
+    return made(file_of(PACKAGE, FIELDS))
 
 
 @cache
 def health_classes() -> tuple[Any, Any]:
     """Those of a request and of an answer of grpc.health.v1. Raises: GatewayMissing: protobuf is not installed."""
-    made = _made("grpc.health.v1", _HEALTH_FIELDS)
-    return made.HealthCheckRequest, made.HealthCheckResponse
+    health = made(file_of(HEALTH_PACKAGE, HEALTH_FIELDS))
+    return health.HealthCheckRequest, health.HealthCheckResponse
 
 
-def _made(package: str, messages: Mapping[str, str]) -> SimpleNamespace:
+def file_of(package: str, messages: Mapping[str, str]) -> Any:
+    """A FileDescriptorProto of these messages, in the form of `FIELDS`. Raises: GatewayMissing: protobuf is not
+    installed."""
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf import descriptor_pb2
     except ImportError:
         raise GatewayMissing('the gateway\'s gRPC needs protobuf: pip install "offpath[gateway]"') from None
     file = descriptor_pb2.FileDescriptorProto(name=f"offpath/{package}.proto", package=package, syntax="proto3")
@@ -129,10 +132,18 @@ def _made(package: str, messages: Mapping[str, str]) -> SimpleNamespace:
         message = file.message_type.add(name=name)
         for text in filter(None, fields.split(", ")):
             _add(package, message, name, text)
+    return file
+
+
+def made(file: Any) -> SimpleNamespace:
+    """The class of each message of the file, by its name."""
+    from google.protobuf import descriptor_pool, message_factory
+
     pool = descriptor_pool.DescriptorPool()  # its own: a process may import the client too
     pool.Add(file)
-    made = {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
-    return SimpleNamespace(**made)
+    names = [message.name for message in file.message_type]
+    found = {name: pool.FindMessageTypeByName(f"{file.package}.{name}") for name in names}
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(found[name]) for name in names})
 
 
 def _add(package: str, message: Any, owner: str, text: str) -> None:
