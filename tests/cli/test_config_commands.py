@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from offpath.bindings.errors import OptionRefused
+from offpath.cli.gpu_check import command
 from offpath.cli.main import main
 from offpath.dpu_daemon.config import Sources, lastgood
 
@@ -166,3 +168,44 @@ def test_what_a_reload_would_refuse_is_known_before_it(file: Path, capsys: pytes
         main([*check, "--set", "leasing.lanes=2", "--set", "host_uids=", "--set", "leasing.policy=plugin:none"]) == 78
     )
     assert "leasing.policy" in capsys.readouterr().err
+
+
+MANY = "9" * 5000
+"""Python reads no number of more than 4 300 digits."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"host_uids=[{MANY}]",
+        "host_uids=" + "[" * 5000,
+        f"max_jobs={MANY}",
+        f"tenant.{MANY}.weight=1",
+        "tenant.².weight=1",
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_a_fault_with_a_text(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "c.toml").write_text('[[tenant]]\nname = "a"\nuids = [0]\n')
+    assert main(["config", "check", str(file), "--set", given]) == 78
+    assert f"--set {given.partition('=')[0][:40]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["whatif", "/nothing", "--gpus", MANY], 1),
+        (["migd", "run", "--uid", MANY], 78),
+    ],
+)
+def test_such_a_number_of_a_flag_is_refused(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code
+    assert capsys.readouterr().err
+
+
+def test_checks_of_a_gpu_are_chosen_by_their_numbers() -> None:
+    assert command._chosen("2,1") == [1, 2]
+    for wrong in (MANY, "0", "x", "99"):
+        with pytest.raises(OptionRefused, match="use numbers from 1 to"):
+            command._chosen(wrong)

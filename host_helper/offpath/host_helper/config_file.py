@@ -27,7 +27,7 @@ def read_model(model: type[_M], path: str | None, refusal: Refusal, overrides: M
                 raw = tomllib.loads(file.read(_MOST_BYTES).decode())
         except OSError as fault:
             raise refusal(f"{path}: {fault.strerror or fault}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
+        except (ValueError, RecursionError) as fault:  # no TOML, no UTF-8, or a number of thousands of digits
             raise refusal(f"{path}: {fault}") from None
     try:
         return model.model_validate({**raw, **(overrides or {})})

@@ -232,7 +232,7 @@ def test_a_fault_of_the_file_is_named(tmp_path: Path, keys: dict[str, Any], why:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    for text in (b"a = ", b"\xff", b"[" * 5000):
+    for text in (b"a = ", b"\xff", b"[" * 5000, b"memory_bytes = " + b"9" * 5000, b"a = [" * 5000):
         (tmp_path / "f.toml").write_bytes(text)
         with pytest.raises(GatewayConfigInvalid, match=r"f\.toml: "):
             load(str(tmp_path / "f.toml"))

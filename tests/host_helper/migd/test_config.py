@@ -11,7 +11,7 @@ import pytest
 
 from offpath.bindings.errors import OptionRefused
 from offpath.bindings.nvml.records import GpuInfo, MigMode
-from offpath.host_helper.migd.config import DEFAULT_HOLD_MS, load_config
+from offpath.host_helper.migd.config import DEFAULT_HOLD_MS, MigdConfigInvalid, load_config
 
 GPU = GpuInfo(0, "GPU-1", "A100", "00000000:17:00.0", 0x20B010DE, 0, MigMode.ON, 40960)
 
@@ -71,3 +71,9 @@ def test_all_faults_are_told_at_once() -> None:
     broken: dict[str, Any] = {"hold_ms": "x", "destroy_wait_ms": "y"}
     with pytest.raises(OptionRefused, match=r"hold_ms.*; destroy_wait_ms"):
         load_config(None, broken)
+
+
+def test_a_number_of_thousands_of_digits_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    (file := tmp_path / "migd.toml").write_text(f"hold_ms = {'9' * 5000}\n")
+    with pytest.raises(MigdConfigInvalid, match=r"migd\.toml: "):
+        load_config(str(file), {})

@@ -162,7 +162,7 @@ def _typed(annotation: Any, text: str) -> Any:
         if text.lstrip().startswith("["):
             try:
                 return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-            except tomllib.TOMLDecodeError:
+            except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, or lists without end
                 return text
         return [_typed(element, word.strip()) for word in text.split(",")] if text.strip() else []
     return text
@@ -265,7 +265,8 @@ def _tenant_at(path: str, raw: Mapping[str, Any]) -> str:
     """The name of the tenant in whose table ``path`` is; empty: none, or not a valid name."""
     table, _, rest = path.partition(".")
     tenants, number = raw.get("tenant"), rest.partition(".")[0]
-    if table != "tenant" or not number.isdigit() or not isinstance(tenants, list) or int(number) >= len(tenants):
+    is_number = number.isascii() and number.isdigit() and len(number) < 10
+    if table != "tenant" or not is_number or not isinstance(tenants, list) or int(number) >= len(tenants):
         return ""
     tenant = tenants[int(number)]
     name = tenant.get("name") if isinstance(tenant, dict) else None

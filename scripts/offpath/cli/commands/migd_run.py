@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     overrides: dict[str, Any] = {
         "gpus": dict(_gpu(text) for text in arguments.gpu) if arguments.gpu else None,
-        "uids": [int(user) if user.isdecimal() else user for user in arguments.uid or ()] or None,
+        "uids": [int(user) if user.isdecimal() and len(user) <= 10 else user for user in arguments.uid or ()] or None,
         "hold_ms": arguments.hold_ms,
         "destroy_wait_ms": arguments.destroy_wait_ms,
     }

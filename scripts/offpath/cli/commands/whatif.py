@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
 def fleet(spec: str) -> list[GpuSpec]:
     """``N[:MODEL]`` as GPUs. Raises: WhatIfError; DeviceError: unknown model."""
     count, _, name = spec.partition(":")
-    if not count.isdecimal() or not 1 <= int(count) <= _MOST_GPUS:
+    if not count.isdecimal() or len(count) > 9 or not 1 <= int(count) <= _MOST_GPUS:
         raise WhatIfError(f"--gpus {spec}: N[:MODEL] with N from 1 to {_MOST_GPUS}")
     return [gpu_spec(f"gpu-{n}", name or "A100-40GB") for n in range(int(count))]
 

@@ -74,7 +74,7 @@ def _chosen(text: str) -> list[int]:
     if not text:
         return list(CHECKS)
     words = text.split(",")
-    if any(not word.isdecimal() or int(word) not in CHECKS for word in words):
+    if any(not word.isdecimal() or len(word) > 9 or int(word) not in CHECKS for word in words):
         raise OptionRefused(f"--only {text}: use numbers from 1 to {max(CHECKS)}, separated by commas")
     return sorted({int(word) for word in words})
 
