@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `web` is not installed here")
 
 from offpath.cli.web import serving
-from offpath.cli.web.serving import HANDSHAKE_S, IDLE_LOOKS, LOOK_S, MOST_CONNECTIONS
+from offpath.cli.web.listener import MOST_KNOWN, MOST_STRANGERS
+from offpath.cli.web.serving import HANDSHAKE_S, IDLE_LOOKS, LOOK_S
 
 from ...support.certificates import Authority
 from ...support.command import offpath
@@ -89,12 +90,47 @@ def still_open(held: list[socket.socket]) -> int:
 def test_connections_have_a_bound_and_those_that_end_make_room(web: Web) -> None:
     """The server may open 256 files: without the bound it has none left to connect to the daemon."""
     held = silent(web.port, 300)
-    until(lambda: still_open(held) <= MOST_CONNECTIONS)
-    assert (web.process.poll(), still_open(held)) == (None, MOST_CONNECTIONS)
+    until(lambda: still_open(held) <= MOST_STRANGERS)
+    assert (web.process.poll(), still_open(held)) == (None, MOST_STRANGERS)
     for sock in held:
         sock.close()
     until(lambda: answers(web))
     assert "no daemon answers" in web.state()["faults"]["daemon"]
+
+
+def asking(port: int, request: bytes) -> socket.socket:
+    """A connection that stays open after its answer."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+    ask_again(sock, request)
+    return sock
+
+
+def ask_again(sock: socket.socket, request: bytes) -> None:
+    sock.settimeout(BOUND_S)
+    sock.sendall(request)
+    answer = http.client.HTTPResponse(sock)
+    answer.begin()
+    answer.read()
+    assert answer.status == 200
+
+
+def test_strangers_keep_no_operator_out(web: Web) -> None:
+    """They need no session to ask for the page's files, again and again."""
+    icon = b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    data = f"GET /api/state HTTP/1.1\r\nHost: localhost\r\nCookie: {web.cookie}\r\n\r\n".encode()
+    before = asking(web.port, data)
+    held = [asking(web.port, icon) for _ in range(MOST_STRANGERS + 5)]
+    until(lambda: still_open(held[:5]) == 0)
+    after = asking(web.port, data)
+    held += silent(web.port, MOST_STRANGERS + 5)
+    assert still_open([before, after]) == 2, "an operator's connections stay"
+    for sock in (before, after):
+        ask_again(sock, data)
+    many = [asking(web.port, data) for _ in range(MOST_KNOWN)]
+    until(lambda: still_open([before, after]) == 0)
+    assert still_open(many) == MOST_KNOWN
+    for sock in (before, after, *held, *many):
+        sock.close()
 
 
 def answers(web: Web) -> bool:
@@ -157,8 +193,8 @@ def test_with_a_certificate_the_page_is_served_by_https_and_its_cookie_is_for_ht
 def test_connections_without_a_tls_handshake_count_and_end(secure: tuple[Web, ssl.SSLContext], tmp_path: Path) -> None:
     """asyncio's own bound of a handshake is a minute."""
     web, _ = secure
-    held = silent(web.port, MOST_CONNECTIONS + 50)
-    until(lambda: still_open(held) <= MOST_CONNECTIONS)
+    held = silent(web.port, MOST_STRANGERS + 50)
+    until(lambda: still_open(held) <= MOST_STRANGERS)
     for sock in held:
         sock.close()
     assert HANDSHAKE_S == 10.0

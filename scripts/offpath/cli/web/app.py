@@ -172,8 +172,12 @@ class Board:
         self._faults = dict(faults)
 
 
-def build(board: Board, keys: Keys, settings: Settings, on_link: Callable[[str], None]) -> Starlette:
-    """The application. ``on_link`` is called with the secret of each new link."""
+def build(
+    board: Board, keys: Keys, settings: Settings, on_link: Callable[[str], None],
+    on_identified: Callable[[Any], None] = lambda address: None,
+) -> Starlette:  # fmt: skip
+    """The application. ``on_link`` is called with the secret of each new link, ``on_identified`` with the address of
+    each peer whose request may read data."""
     folder = resources.files(__package__) / "static"
     files = {name: (folder / name).read_bytes() for name in TYPES}
 
@@ -240,5 +244,7 @@ def build(board: Board, keys: Keys, settings: Settings, on_link: Callable[[str],
         Route("/api/explain/{identity:path}", explain),
         Route("/api/job/{name}", job),
     ]
-    guard = Middleware(Guard, keys=keys, names=settings.names, cookie=settings.cookie)
+    guard = Middleware(
+        Guard, keys=keys, names=settings.names, cookie=settings.cookie, on_identified=on_identified
+    )  # fmt: skip
     return Starlette(routes=routes, middleware=[guard], exception_handlers={404: unknown})

@@ -15,7 +15,7 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -128,10 +128,14 @@ def bearer(headers: Headers) -> str:
 
 
 class Guard:
-    """Answers what may not pass, and adds the headers to all answers. ``cookie``: name of the session's cookie."""
+    """Answers what may not pass, and adds the headers to all answers. ``cookie``: name of the session's cookie.
+    ``on_identified`` is called with the address of each peer whose request may read data."""
 
-    def __init__(self, app: ASGIApp, *, keys: Keys, names: frozenset[str], cookie: str) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: Keys, names: frozenset[str], cookie: str, on_identified: Callable[[Any], None]
+    ) -> None:
         self._app, self._keys, self._names, self._cookie = app, keys, names, cookie
+        self._on_identified = on_identified
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -164,7 +168,10 @@ class Guard:
             return None
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return refusal(403, "cross_site", "another site's page may not read this")
-        if scope["path"] == "/api/session" or self._may_read(headers):
+        if scope["path"] == "/api/session":
+            return None
+        if self._may_read(headers):
+            self._on_identified(scope["client"])
             return None
         return refusal(401, "unauthenticated", "open the link that `offpath web run` printed, or give its token")
 

@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -23,11 +23,9 @@ from offpath.bindings.tokens import read_token_file
 from offpath.cli.files.networks import topology_of
 from offpath.cli.web.app import Board, Settings, build
 from offpath.cli.web.guard import Keys, is_loopback, names_of
+from offpath.cli.web.listener import Listener
 from offpath.cli.web.reader import Reader, Source
 
-MOST_CONNECTIONS: Final = 128
-"""Accepted sockets that are open, also those in a TLS handshake. uvicorn's own bound only changes the answer of a
-request: it closes no connection."""
 LOOK_S: Final = 5.0
 IDLE_LOOKS: Final = 2
 """Looks without a new request after which a connection without one in progress ends."""
@@ -35,24 +33,6 @@ BUSY_LOOKS: Final = 12
 HANDSHAKE_S: Final = 10.0
 _BACKLOG: Final = 128
 _END_S: Final = 2
-
-
-class Listener(socket.socket):
-    """A listening socket that closes accepted connections beyond `MOST_CONNECTIONS`."""
-
-    def __init__(self, family: int, kind: int, protocol: int) -> None:
-        super().__init__(family, kind, protocol)
-        self._open: list[socket.socket] = []
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """As of `socket.socket`. Raises: ConnectionAbortedError: too many are open; asyncio continues to listen."""
-        connection, address = super().accept()
-        self._open = [each for each in self._open if each.fileno() >= 0]
-        if len(self._open) >= MOST_CONNECTIONS:
-            connection.close()
-            raise ConnectionAbortedError
-        self._open.append(connection)
-        return connection, address
 
 
 class _Connection(H11Protocol):
@@ -132,7 +112,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def run(
-    sock: socket.socket, source: Source, settings: Settings, token: str, address: str, arguments: argparse.Namespace
+    sock: Listener, source: Source, settings: Settings, token: str, address: str, arguments: argparse.Namespace
 ) -> int:
     """Serve ``source`` on a bound socket. ``arguments``: ``json``, ``certificate`` and ``key`` of the command line."""
     keys = Keys(token, lambda: secrets.token_urlsafe(24), time.monotonic)
@@ -142,7 +122,7 @@ def run(
 
     async def serving() -> None:
         board = Board(source, settings, secrets.token_hex(8))
-        app = build(board, keys, settings, next_link)
+        app = build(board, keys, settings, next_link, sock.identified)
         config = uvicorn.Config(
             app, http=_Connection, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
             proxy_headers=False, timeout_keep_alive=15, timeout_graceful_shutdown=_END_S,
