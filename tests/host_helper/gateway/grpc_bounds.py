@@ -48,6 +48,32 @@ async def test_calls_without_a_token_that_send_nothing_hold_up_nobody(channel: g
         call.cancel()
 
 
+async def test_a_client_without_a_token_is_the_anonymous_tenants_if_there_is_one(open_gateway: Open) -> None:
+    served = (await open_gateway(grpc="127.0.0.1:0", http="", anonymous="bob")).gateway
+    assert served.grpc is not None
+    async with grpc.aio.insecure_channel(served.grpc.address) as channel:
+        await Stub(channel, None).call("ModelInfer", request=request())
+        counts = [
+            (await Stub(channel, token).call("ModelStatistics", name="scaling")).model_stats[0].inference_count
+            for token in (Rig.token("ada"), None)
+        ]
+        assert counts == [0, 1]
+        assert (await refused(Stub(channel, "wrong").call("ServerMetadata")))[0] == "UNAUTHENTICATED"
+        basic = Stub(channel, None)
+        basic.metadata = (("authorization", "Basic YWRhOng="),)
+        assert (await basic.call("ServerMetadata")).name == "offpath"
+
+
+async def test_who_is_not_a_named_proxy_needs_a_token_before_its_message_is_read(open_gateway: Open) -> None:
+    gateway = await open_gateway(grpc="127.0.0.1:0", http="", anonymous="ada", anonymous_from=["127.0.0.2"])
+    assert gateway.gateway.grpc is not None
+    async with grpc.aio.insecure_channel(gateway.gateway.grpc.address) as channel:
+        for name in ("ModelInfer", STREAM):
+            call = half_open(channel, f"/{SERVICE}/{name}")
+            assert (await refused(call.read()))[0] == "UNAUTHENTICATED"
+        assert (await Stub(channel, Rig.token("ada")).call("ServerMetadata")).name == "offpath"
+
+
 async def test_a_tenant_that_holds_all_calls_it_may_leaves_the_other_its_own(open_gateway: Open) -> None:
     """There are 16: half for one tenant, and half of that for its streams."""
     served = (await open_gateway(grpc="127.0.0.1:0", http="", memory_bytes=16 << 20)).gateway.grpc

@@ -14,6 +14,7 @@ from offpath.bindings.plausible import with_port
 from offpath.bindings.tokens import read_token_file
 from offpath.bindings.wire.fields import Name
 from offpath.host_helper.config_file import read_model, user_numbers
+from offpath.host_helper.gateway.anonymous import is_loopback, one_spelling
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid
 
 HTTP_LISTEN: Final = "127.0.0.1:8000"
@@ -35,6 +36,15 @@ def _listen(address: str) -> str:
     return with_port(address)
 
 
+def _proxy(address: str) -> str:
+    """Raises: ValueError: it is no IP address."""
+    try:
+        return one_spelling(address)
+    except ValueError:
+        raise ValueError("must be an IP address, without a port") from None
+
+
+_Proxy = Annotated[str, Field(max_length=64), AfterValidator(_proxy)]
 _Listen = Annotated[str, Field(max_length=256), AfterValidator(_listen)]
 
 
@@ -120,6 +130,11 @@ class GatewayFile(BaseModel):
     """After which a gRPC connection without a call is closed; its client connects again with its next call."""
     grpc_age_s: Annotated[int, Field(ge=0, le=31_536_000)] = 0
     """After which a gRPC client is to connect again, once its calls have ended; 0: never."""
+    anonymous: Annotated[str, Field(max_length=64)] = ""
+    """The tenant of clients without a token; empty: they are refused."""
+    anonymous_from: Annotated[list[_Proxy], Field(max_length=16)] = []
+    """Proxies that authenticate clients: only requests from these addresses need no token. Empty: all from this machine
+    need none, and nothing else can reach the gateway."""
     tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=64)]
 
     @property
@@ -137,6 +152,27 @@ class GatewayFile(BaseModel):
         if not self.http and not self.grpc:
             raise ValueError("it listens nowhere: give http or grpc")
         return self
+
+    @model_validator(mode="after")
+    def _anonymous_is_reached_by_few(self) -> Self:
+        if not self.anonymous:
+            if self.anonymous_from:
+                raise ValueError("anonymous_from without anonymous: name the tenant")
+            return self
+        if self.anonymous not in [tenant.name for tenant in self.tenant]:
+            raise ValueError(f"anonymous: there is no tenant {self.anonymous}")
+        reached = [each for each in (self.http, self.grpc) if each and not is_loopback(host_of(each))]
+        if reached and not self.anonymous_from:
+            raise ValueError(
+                f"anonymous: other machines reach {' and '.join(reached)}: listen on 127.0.0.1 only, or give "
+                "anonymous_from, the addresses of the proxies that authenticate clients"
+            )
+        return self
+
+
+def host_of(listen: str) -> str:
+    """The host of an address to listen on, without brackets."""
+    return listen.rpartition(":")[0].strip("[]")
 
 
 def load(path: str) -> GatewayFile:

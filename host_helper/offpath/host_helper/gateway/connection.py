@@ -19,6 +19,7 @@ from typing import Final, Protocol, cast
 
 from offpath.bindings.certificates import tenant_of
 from offpath.host_helper.gateway import routes
+from offpath.host_helper.gateway.anonymous import one_spelling
 from offpath.host_helper.gateway.buffers import Buffer, Buffers
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.heads import MOST_HEAD_BYTES, Head, parse
@@ -100,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._is_worked_on = False
         self._certified: str | None = None
+        self._peer = ""
         self._is_choked = False
         self._is_paused = False
 
@@ -120,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.set_write_buffer_limits(_UNREAD_BYTES)
         self._certified = tenant_of(transport.get_extra_info("peercert"))
+        peer = transport.get_extra_info("peername")  # None: it has left already
+        self._peer = one_spelling(peer[0]) if peer else ""
         self.until_s = self._loop.time() + self._owner.idle_s
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -220,7 +224,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _identify(self, head: Head) -> Tenant:
         """Raises: Refused: no tenant's."""
-        tenant = self._owner.tenants.identified(head.bearer, self._certified)
+        host, origin = head.headers.get("host", ""), head.headers.get("origin", "")
+        tenant = self._owner.tenants.identified(head.bearer, self._certified, self._peer, host, origin)
         self._owner.known(self, tenant)
         self.tenant = tenant
         return tenant

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 import stat
@@ -21,6 +20,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
+from offpath.host_helper.gateway.anonymous import one_spelling
 from offpath.host_helper.gateway.config import GatewayFile
 
 SPARE: Final = 64
@@ -158,9 +158,7 @@ def peer_of(text: str) -> Peer:
 
 def _address(host: str, port: int) -> Peer:
     """In one spelling. Raises: ValueError: it is no address."""
-    found = ipaddress.ip_address(host.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found), port
+    return one_spelling(host), port
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

@@ -23,7 +23,7 @@ from offpath.host_helper.gateway.errors import (
     unauthenticated,
 )
 from offpath.host_helper.gateway.grpc_admission import Calls
-from offpath.host_helper.gateway.grpc_connections import SPARE, GrpcConnections
+from offpath.host_helper.gateway.grpc_connections import SPARE, GrpcConnections, peer_of
 from offpath.host_helper.gateway.grpc_health import Health
 from offpath.host_helper.gateway.grpc_methods import METHODS, OPEN, STREAM, called
 from offpath.host_helper.gateway.grpc_reflection import Reflection
@@ -151,6 +151,8 @@ class _Handler:
         if method is None or self._has_certificates or details.method in self._open:
             return method
         token = _token(details.invocation_metadata)
+        if token == "" and self._tenants.has_anonymous:
+            return method  # which looks at the client's address before it reads a message
         return method if token is not None and self._tenants.of_token(token) is not None else self._refusing
 
     async def _refuse(self, requests: Any, context: Any) -> AsyncIterator[Any]:
@@ -235,16 +237,16 @@ class _Service:
         token = _token(context.invocation_metadata())
         if token is None:
             raise unauthenticated()
-        return self._tenants.identified(token, _certified(context))
+        return self._tenants.identified(token, _certified(context), peer_of(context.peer())[0])
 
 
 def _token(metadata: Any) -> str | None:
-    """The bearer token; empty: there is none. None: another scheme, or several."""
+    """The bearer token; empty: there is none, or another scheme. None: there are several."""
     values = [value for key, value in metadata or () if key == "authorization" and isinstance(value, str)]
-    if not values:
-        return ""
-    scheme, _, token = values[0].strip().partition(" ")
-    return token.strip() if len(values) == 1 and scheme.lower() == "bearer" else None
+    if len(values) > 1:
+        return None
+    scheme, _, token = "".join(values).strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class _Stream:

@@ -14,6 +14,7 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import Stages
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
+from offpath.host_helper.gateway.anonymous import Anonymous
 from offpath.host_helper.gateway.answers import Output, Results
 from offpath.host_helper.gateway.batch_sizes import rows_of
 from offpath.host_helper.gateway.calls import Call
@@ -300,6 +301,7 @@ class Tenants:
         self.by_name: dict[str, Tenant] = {}
         self._reader = ReaderProcess()
         self._by_digest: dict[bytes, Tenant] = {}
+        self._anonymous = Anonymous()
         self._apply(config, {})
 
     def reload(self, config: GatewayFile) -> list[Tenant]:
@@ -329,6 +331,12 @@ class Tenants:
             made[table.name] = tenant
         self.by_name = made
         self._by_digest = {_digest(token): made[name] for name, each in tokens.items() for token in each}
+        self._anonymous = Anonymous(config.anonymous, config.anonymous_from)
+
+    @property
+    def has_anonymous(self) -> bool:
+        """Whether some clients need no token: which, is known with their address."""
+        return bool(self._anonymous.tenant)
 
     def start(self) -> None:
         """Reach for the daemon from now on."""
@@ -344,12 +352,16 @@ class Tenants:
         """Compares digests, whose time tells nothing about a token."""
         return self._by_digest.get(_digest(token)) if token else None
 
-    def identified(self, token: str, certified: str | None) -> Tenant:
-        """``certified``: the tenant that the client's certificate names. Raises: Refused: no proof, or two that
-        differ."""
+    def identified(
+        self, token: str, certified: str | None, peer: str = "", host: str = "localhost", origin: str = ""
+    ) -> Tenant:
+        """``certified``: the tenant that the client's certificate names. The others: see `Anonymous.serves`. Raises:
+        Refused: no proof where one is needed, a wrong one, or two that differ."""
         by_token = self.of_token(token)
         by_certificate = self.by_name.get(certified) if certified is not None else None
         if not token and certified is None:
+            if self._anonymous.serves(peer, host, origin):
+                return self.by_name[self._anonymous.tenant]
             raise unauthenticated()
         if token and certified is not None and by_token is not by_certificate:
             raise unauthenticated()
