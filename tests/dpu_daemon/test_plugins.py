@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 from offpath.cli.demo import samples
 from offpath.dpu_daemon.durability.journal import codec
 from offpath.dpu_daemon.durability.journal.ring import ReadOnlyFile, Ring
+from offpath.dpu_daemon.policy.plugin_output import BURST_BYTES, PER_SECOND, PluginOutput
 from offpath.dpu_daemon.policy.plugins import PluginError, PluginProcess
 from offpath.sched.gpu.plugin import AdvisorError, PluginDecision
 from offpath.sched.gpu.policy import Demand
@@ -323,6 +327,47 @@ def test_what_lies_in_the_current_directory_is_not_run_and_prints_go_to_the_log(
         process.close()
     told = capfd.readouterr()
     assert (told.out, "made" in told.err) == ("", True)
+
+
+def test_what_a_plug_in_prints_is_written_at_a_bounded_rate() -> None:
+    """The pipe fills, and the plug-in waits: it is not read further until the rate allows it."""
+    log, into = os.pipe()
+    output = PluginOutput(into)
+    writer = os.dup(output.fd)
+    os.set_blocking(writer, False)
+    output.begin()
+    os.set_blocking(log, False)
+    got = sent = 0
+    began = time.monotonic()
+    while got < BURST_BYTES - 8192:  # what may come at once
+        with contextlib.suppress(BlockingIOError):
+            sent += os.write(writer, b"x" * 4096)
+        with contextlib.suppress(BlockingIOError):
+            got += len(os.read(log, 1 << 20))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sent += os.write(writer, b"x" * 4096)
+    within = BURST_BYTES + (time.monotonic() - began) * PER_SECOND
+    with contextlib.suppress(BlockingIOError):
+        got += len(os.read(log, 1 << 20))
+    assert got <= within
+    assert sent < within + (1 << 20), "the rest of what a pipe holds"
+    output.end()
+    for each in (writer, log, into):
+        os.close(each)
+
+
+def test_a_plug_in_that_prints_without_end_misses_its_time(on_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    process = PluginProcess("prints", deadline_s=0.2)
+    try:
+        process.wait()
+        process.query("restore", STATE)
+        process.begin()
+        with pytest.raises(AdvisorError, match="overrun"):
+            process.query("place", DEMAND, 0)
+    finally:
+        process.close()
+    assert 0 < len(capfd.readouterr().err) < 1 << 20
 
 
 def test_a_plug_in_gets_no_secret_from_the_environment(on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offpath.bindings.engines import ray_child
 from offpath.bindings.engines.port import JobState, Place
 from offpath.bindings.engines.ray_driver import by_name
 from offpath.bindings.engines.ray_engine import RayEngine
@@ -110,6 +112,25 @@ def test_of_nodes_of_one_name_the_living_one_counts_and_of_several_none() -> Non
     for more in (1, 2):
         (found,) = by_name([node("a", "down", "0"), node("a", "drained", "1"), *[node("a", "ready", "2")] * more])
         assert (found["state"], found["id"], "offpath.io/host" in found["reason"]) == ("down", "", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user's folder")
+def test_another_users_folder_of_the_name_stops_no_supervisor(ray_rig: RayRig, tmp_path: Path) -> None:
+    code = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import ray_supervisor as s; "
+    code += "print(s.own(pathlib.Path(sys.argv[2])))"
+    command = [
+        ray_rig.specification()["python"],
+        "-c",
+        code,
+        str(Path(ray_child.__file__).parent),
+        str(tmp_path / "records-0"),
+    ]
+    (tmp_path / "records-0").mkdir()
+    os.chown(tmp_path / "records-0", 65534, 65534)
+    first, again = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == again
+    assert Path(first.strip()).parent == tmp_path
+    assert Path(first.strip()).stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_cluster_that_is_not_there_is_unavailable(tmp_path: Path, ray_rig: RayRig) -> None:

@@ -9,8 +9,9 @@ import pytest
 from offpath.bindings.engines import slurm_gres
 from offpath.bindings.engines.port import Gpu, NodeInfo, NodeState, Place, check_places
 from offpath.bindings.engines.slurm_gres import Gpus
-from offpath.bindings.engines.slurm_reading import SlurmJob, given, jobs, nodes, occupied, unregistered
+from offpath.bindings.engines.slurm_reading import SlurmJob, given, jobs, leaves, nodes, occupied, unregistered
 from offpath.bindings.errors import EngineAnswerInvalid
+from offpath.sched.topology.hostlist import expand
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,29 @@ def only(listed: bytes) -> SlurmJob:
 )
 def test_a_jobs_indices_are_those_of_its_gpus_alone(detail: str, place: Place) -> None:
     assert only(listed_job(detail, tres_per_node="gres/gpu:a100:2")).places == (place,)
+
+
+def test_an_answer_with_half_a_character_is_refused_where_it_is_read() -> None:
+    """A node's name is sent on in JSON, and half of a surrogate pair cannot be."""
+    with pytest.raises(EngineAnswerInvalid, match="no JSON"):
+        nodes(json.dumps({"nodes": [{"name": "h\ud800", "gres": "gpu:2"}]}).encode(), {})
+
+
+def test_the_hostlists_of_one_answer_have_one_bound() -> None:
+    waits = [
+        {
+            "job_id": n,
+            "job_state": "PENDING",
+            "comment": "offpath:a.b.1:0123456789abcdef",
+            "required_nodes": "h[0-99999]",
+        }
+        for n in range(11)
+    ]
+    with pytest.raises(EngineAnswerInvalid, match="more than 1000000 names"):
+        jobs(json.dumps({"jobs": waits}).encode(), expand)
+    conf = "".join(f"SwitchName=s{n} Nodes=h{n}x[0-99999]\n" for n in range(11))
+    with pytest.raises(EngineAnswerInvalid, match="more than 1000000 names"):
+        leaves(conf, expand)
 
 
 def test_gpus_per_task_count_and_several_models_are_none() -> None:

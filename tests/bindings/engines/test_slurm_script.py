@@ -85,3 +85,27 @@ def test_a_command_that_ran_before_does_not_run_again(tmp_path: Path) -> None:
     code, said = ran(tmp_path, known(), known())
     assert code == RAN_BEFORE
     assert "srun" not in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user's folder")
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_another_users_folder_of_the_name_stops_nobody(kind: str, tmp_path: Path) -> None:
+    """Anybody can make what he likes in /var/tmp. A job of root ran nowhere on such a node, and said nothing."""
+    squat = tmp_path / f"once-{os.geteuid()}"
+    {"folder": squat.mkdir, "link": lambda: squat.symlink_to(tmp_path), "file": squat.touch}[kind]()
+    os.chown(squat, 65534, 65534, follow_symlinks=False)
+    assert ran(tmp_path, known(), known())[0] == 0
+    (own,) = tmp_path.glob("once-*.*")
+    assert (own.stat().st_uid, own.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
+    assert ran(tmp_path, known(), known())[0] == RAN_BEFORE, "and it is found again"
+    assert len(list(tmp_path.glob("once-*.*"))) == 1
+
+
+@pytest.mark.parametrize("mine", ["once-{uid}", "once-{uid}.aaaaaaaaaa", "once-{uid}.zzzzzzzzzz"])
+def test_a_mark_counts_in_whichever_of_the_users_folders_it_is(mine: str, tmp_path: Path) -> None:
+    for each in ("once-{uid}", "once-{uid}.aaaaaaaaaa", "once-{uid}.zzzzzzzzzz"):
+        (tmp_path / each.format(uid=os.geteuid())).mkdir(mode=0o700)
+    (tmp_path / mine.format(uid=os.geteuid()) / "j-1").mkdir()
+    code, said = ran(tmp_path, known(), known())
+    assert code == RAN_BEFORE
+    assert "srun" not in said

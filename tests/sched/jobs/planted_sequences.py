@@ -174,7 +174,7 @@ BUGS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
         (kills_a_worker_with_states_for_an_answered_kernel, "nothing overran"),
         (
             forgets_that_a_cancelled_kernel_still_runs,
-            r"has not left the lane|are in line|list\.remove|sequences .*, not|not idle for so long",
+            r"has not left the lane|are in line|list\.remove|sequences .*, not|not idle for so long|'s queue$",
         ),
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import tracemalloc
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from offpath.sched.topology import slurm
 from offpath.sched.topology.graph import Pod, Topology, TopologyError
 from offpath.sched.topology.hostlist import expand
-from offpath.sched.topology.imported import read
+from offpath.sched.topology.imported import read, regular
 
 from ...sizes import sized
 
@@ -88,6 +89,37 @@ def test_a_hostlist_that_is_none_is_refused_with_its_line(text: str) -> None:
     with pytest.raises(TopologyError, match="line 7: ") as caught:
         expand(text, 7)
     assert caught.value.line == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 3000 + "[000000-999998]", "x" * 200 + "[1-999]" * 2 + "y" * 60, "n[0-131072]", "n[0-9999],m[0-131071]"],
+)
+def test_nothing_is_made_of_a_hostlist_before_its_size_is_known(text: str) -> None:
+    """Three kilobytes had taken more than two gigabytes."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(TopologyError, match="line 7: "):
+            expand(text, 7)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+def test_the_lists_of_one_file_have_one_bound() -> None:
+    """Two for each host: names of switches count too. Forty such lines had taken more than 100 s."""
+    lines = "".join(f"SwitchName=s{n} Nodes=n{n}x[0-99999]\n" for n in range(40))
+    with pytest.raises(TopologyError, match=r"line 3: .* makes more than 131072 names, with those before it"):
+        read(lines)
+    blocks = "".join(f"      - block: b{n}\n        nodes: n{n}x[0-99999]\n" for n in range(40))
+    with pytest.raises(TopologyError, match="with those before it"):
+        slurm.yaml(f"- topology: t\n  block:\n    blocks:\n{blocks}")
+
+
+def test_a_regular_topology_is_bounded_before_it_is_made() -> None:
+    with pytest.raises(TopologyError, match="more than 131072 hosts"):
+        regular("tree:2x2x2x2x2x28899")
 
 
 def test_topology_conf_with_switches() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from offpath.bindings.engines.port import bounded
 from offpath.bindings.errors import EngineAnswerInvalid, EngineMissing, EngineRefused, EngineUnavailable, ResourceClosed
 
@@ -123,7 +125,7 @@ class RayChild:
         reason = ""
         try:
             while line := await process.stdout.readline():
-                answer = json.loads(line)
+                answer = orjson.loads(line)  # half a character in a name would fail later, where it is sent on
                 waiting = self._calls.get(answer["id"])
                 if waiting is not None and not waiting.done():
                     _settle(waiting, answer)

@@ -25,8 +25,10 @@ import pwd
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,28 @@ class Job:
         write(self.folder, "ended.json", json.dumps(self.report()))
 
 
+def own(base: Path) -> Path:
+    """The user's folder of this name, made if need be; or, where another user has one of that name, with letters behind
+    it, the first of them."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    if not (found := _owned(base)):
+        tempfile.mkdtemp(prefix=f"{base.name}.", dir=base.parent)
+        found = _owned(base)
+    return found[0]
+
+
+def _owned(base: Path) -> list[Path]:
+    """Not links: they could lead anywhere."""
+    some = [base, *sorted(base.parent.glob(f"{base.name}.*"))]
+    return [
+        each
+        for each in some
+        if os.path.lexists(each) and (is_at := each.lstat()).st_uid == os.geteuid() and stat.S_ISDIR(is_at.st_mode)
+    ]
+
+
 def write(folder: Path, name: str, text: str) -> None:
     """All or nothing, and on the disk when this returns."""
     with (folder / f"{name}.new").open("w") as file:
@@ -143,11 +167,7 @@ class Supervisor:
     def __init__(self, folder: str, node: str, source: str) -> None:
         """``folder``: on the node's disk; ``source``: of `ray_process`."""
         self._source = source
-        base = Path(f"{folder}-{os.geteuid()}")
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if base.stat().st_uid != os.geteuid():
-            raise PermissionError(f"{base} belongs to another user")
-        self._folder = base / node
+        self._folder = own(Path(f"{folder}-{os.geteuid()}")) / node
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._lock = self._taken()
         self._jobs: dict[str, Job] = {}

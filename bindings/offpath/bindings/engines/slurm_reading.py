@@ -15,12 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from offpath.bindings.engines import slurm_gres as gres
 from offpath.bindings.engines.port import EngineJob, Gpu, JobState, NodeInfo, NodeState, PendingJob, Place, bounded
 from offpath.bindings.errors import EngineAnswerInvalid, EngineUnavailable
 
 Expand = Callable[[str], Sequence[str]]
 """From a hostlist to its names."""
+MOST_NAMES: Final = 1_000_000
+"""Of all hostlists of one answer of Slurm."""
 MARK: Final = "offpath:"
 """Begins the comment of a job of the controller, ``offpath:IDENTITY:NONCE``, and the administrator's comment of a held
 one, ``offpath:held:UUID``; job_submit.lua keeps users from both."""
@@ -99,7 +103,8 @@ class SlurmJob:
 def jobs(text: bytes, expand: Expand) -> list[SlurmJob]:
     """The controller's and the held jobs of `squeue --json`. Raises: EngineAnswerInvalid, EngineUnavailable, and what
     ``expand`` raises."""
-    return [job for each in _list(text, "jobs") if (job := _job(each, expand)) is not None]
+    within = _within(expand)
+    return [job for each in _list(text, "jobs") if (job := _job(each, within)) is not None]
 
 
 def nodes(text: bytes, switches: dict[str, str]) -> tuple[NodeInfo, ...]:
@@ -192,12 +197,27 @@ def topology(text: str) -> str:
 def leaves(conf: str, expand: Expand) -> dict[str, str]:
     """Node → leaf switch or block, of `topology`'s text. Raises: what ``expand`` raises."""
     found: dict[str, str] = {}
+    expand = _within(expand)
     for line in conf.splitlines():
         words = dict(word.split("=", 1) for word in line.split())
         if "Nodes" in words:
             name = words.get("SwitchName") or words.get("BlockName", "")
             found |= dict.fromkeys(expand(words["Nodes"]), name)
     return found
+
+
+def _within(expand: Expand) -> Expand:
+    """As ``expand``, for all lists of one answer."""
+    left = [MOST_NAMES]
+
+    def within(text: str) -> Sequence[str]:
+        names = expand(text)
+        left[0] -= len(names)
+        if left[0] < 0:
+            raise EngineAnswerInvalid(f"the hostlists of Slurm's answer have more than {MOST_NAMES} names")
+        return names
+
+    return within
 
 
 def held(job: SlurmJob) -> PendingJob:
@@ -318,8 +338,8 @@ def _exit(each: dict[str, Any]) -> int:
 
 def _list(text: bytes, name: str) -> list[dict[str, Any]]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as fault:
+        document = orjson.loads(text)  # refuses half characters, and numbers that are none
+    except ValueError as fault:
         raise EngineAnswerInvalid(f"Slurm's {name}: no JSON: {fault!r}"[:200]) from fault
     if isinstance(document, dict) and document.get("errors"):  # with exit code 0 and an empty list
         raise EngineUnavailable(f"Slurm's {name}: " + bounded(json.dumps(document["errors"])))

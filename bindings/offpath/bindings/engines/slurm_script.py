@@ -11,6 +11,8 @@ started, kills it when its node registers, and may use its id again. The script 
    script ends with `FORGOTTEN`. While slurmctld is down, it waits.
 2. It makes a folder named by the identity in `once` on the first node. A folder that is there means that the command
    ran before: the script ends with `RAN_BEFORE`. A job keeps its nodes, and Slurm runs the script on the first of them.
+   Any user can make a folder of the name of `once`, so the user's own may have letters behind that name. The mark is
+   made in the first of them and looked for in all: two scripts that make their folders at once never both go on.
 """
 
 from __future__ import annotations
@@ -50,9 +52,23 @@ sleep {settle}
 settled
 [ "$began" = "$first" ] || exit {forgotten}
 once={once}-$(id -u)
-mkdir -p -m 700 "$once" && [ -O "$once" ] || exit 1
-find "$once" -mindepth 1 -maxdepth 1 -type d -mtime +60 -exec rmdir {{}} + 2>/dev/null
-mkdir "$once/{identity}" 2>/dev/null || exit {ran_before}
+own() {{
+    find "${{once%/*}}/" -mindepth 1 -maxdepth 1 -type d -user "$(id -u)" \
+        '(' -name "${{once##*/}}" -o -name "${{once##*/}}.*" ')' 2>/dev/null | LC_ALL=C sort
+}}
+mkdir -p "${{once%/*}}"
+mkdir -m 700 "$once" 2>/dev/null || [ -n "$(own)" ] || mktemp -d "$once.XXXXXXXXXX" >/dev/null
+marks=$(own | head -n 1)
+if [ -z "$marks" ]; then
+    echo "offpath: the job cannot start: no folder $once or $once.* can be made on $(hostname)" >&2
+    exit 1
+fi
+own | while IFS= read -r each; do
+    find "$each" -mindepth 1 -maxdepth 1 -type d -mtime +60 -exec rmdir {{}} + 2>/dev/null
+done
+mkdir "$marks/{identity}" 2>/dev/null || exit {ran_before}
+marked=$(own | while IFS= read -r each; do [ ! -d "$each/{identity}" ] || echo "$each"; done)
+[ "$marked" = "$marks" ] || exit {ran_before}
 srun=$(command -v {srun}) || exit 127
 (
 {exports}

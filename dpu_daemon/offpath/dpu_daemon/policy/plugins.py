@@ -26,6 +26,7 @@ from offpath.bindings.errors import ControlError, OffpathError
 from offpath.bindings.wire import document
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.policy.plugin_child import ANSWER, LENGTH, RAISED, READY
+from offpath.dpu_daemon.policy.plugin_output import PluginOutput
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.sched.gpu.plugin import PREFIX, START, AdvisorError, PluginDecision, PluginPolicy, gateway_of, one_line
 from offpath.sched.jobs import events
@@ -68,16 +69,19 @@ class PluginProcess:
         environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
         # -P: the current directory must not be imported from.
         command = [sys.executable, "-P", "-m", child]
+        self._output = PluginOutput()
         self._sock, child_end = socket.socketpair()
         try:
             with child_end:
                 self._process = subprocess.Popen(
                     [*command, str(child_end.fileno()), name], pass_fds=(child_end.fileno(),), env=environment,
-                    stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=self._output.fd, stderr=self._output.fd, start_new_session=True,
                 )  # fmt: skip
         except OSError as fault:
             self._sock.close()
+            self._output.abandon()
             raise PluginError(name, f"cannot be started: {fault}") from None
+        self._output.begin()
 
     def wait(self, most_s: float = _START_S) -> None:
         """Block until the plug-in is loaded. Raises: PluginError."""
@@ -133,6 +137,7 @@ class PluginProcess:
         self._sock.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._output.end()
         threading.Thread(target=self._process.wait, name="reap-plugin", daemon=True).start()
 
     def close(self) -> None:

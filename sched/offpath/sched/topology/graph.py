@@ -17,8 +17,8 @@ from offpath.sched.errors import SchedError
 
 MOST_LEVELS: Final = 32
 """Above the height of any real fabric; code that walks pods may recurse."""
-MOST_HOSTS: Final = 1_000_000
-MOST_LINKS: Final = 4_000_000
+MOST_HOSTS: Final = 131_072
+MOST_LINKS: Final = 1_048_576
 
 
 class TopologyError(SchedError):

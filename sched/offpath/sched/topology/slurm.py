@@ -17,8 +17,8 @@ from typing import Final
 
 from offpath.sched.topology import plain_yaml
 from offpath.sched.topology.declared import Declared, connected
-from offpath.sched.topology.graph import Topology, TopologyError
-from offpath.sched.topology.hostlist import expand
+from offpath.sched.topology.graph import MOST_HOSTS, Topology, TopologyError
+from offpath.sched.topology.hostlist import Room, expand
 
 _SWITCH: Final = {"switchname", "switches", "nodes", "linkspeed"}
 _BLOCK: Final = {"blockname", "nodes"}
@@ -37,15 +37,16 @@ def conf(text: str) -> Topology:
     switches: list[Declared] = []
     blocks: list[Declared] = []
     sizes: tuple[list[int], int] = [], 0
+    room = Room(2 * MOST_HOSTS)
     for line, words in _lines(text):
         if "switchname" in words:
             _known(words, _SWITCH, line)
             # scontrol repeats the nodes of all leaves below a switch.
             nodes = words.get("nodes") if "level" not in words or "switches" not in words else None
-            switches.append(_switch(words["switchname"], words.get("switches"), nodes, line))
+            switches.append(_switch(words["switchname"], words.get("switches"), nodes, room, line))
         elif "blockname" in words:
             _known(words, _BLOCK, line)
-            blocks.append(Declared(words["blockname"], (), _listed(_given(words, "nodes", line), line), line))
+            blocks.append(Declared(words["blockname"], (), _listed(_given(words, "nodes", line), room, line), line))
             sizes = _with_size(sizes, words, line)
         elif "aggregatedblock" in words and "blockindex" in words:
             sizes = _with_size(sizes, words, line)
@@ -111,9 +112,9 @@ def _with_size(sizes: tuple[list[int], int], words: Mapping[str, str], line: int
     return sorted({*sizes[0], _size(size, line)}), line
 
 
-def _listed(text: str, line: int) -> list[str]:
+def _listed(text: str, room: Room, line: int) -> list[str]:
     """A hostlist, in which Slurm allows blanks, and commas with nothing between them; generated files have both."""
-    return expand(_COMMAS.sub(lambda match: match[0] if match[0][0] == "[" else ",", text).strip(","), line)
+    return expand(_COMMAS.sub(lambda match: match[0] if match[0][0] == "[" else ",", text).strip(","), line, room)
 
 
 def _given(words: dict[str, str], name: str, line: int) -> str:
@@ -122,13 +123,13 @@ def _given(words: dict[str, str], name: str, line: int) -> str:
     return words[name]
 
 
-def _switch(name: str, switches: str | None, hosts: str | None, line: int) -> Declared:
+def _switch(name: str, switches: str | None, hosts: str | None, room: Room, line: int) -> Declared:
     if not name or len(name) > _LONGEST_NAME:
         raise TopologyError(f"a switch's name has 1 to {_LONGEST_NAME} characters", line)
     if not switches and not hosts:
         raise TopologyError(f"switch {name!r} has neither hosts nor switches below it", line)
-    below = _listed(switches, line) if switches else []
-    return Declared(name, below, _listed(hosts, line) if hosts else [], line)
+    below = _listed(switches, room, line) if switches else []
+    return Declared(name, below, _listed(hosts, room, line) if hosts else [], line)
 
 
 def _size(text: str, line: int) -> int:
@@ -165,16 +166,17 @@ def yaml(text: str, name: str | None = None) -> Topology:
         raise TopologyError("a topology is one of tree, block and flat", chosen.line)
     if kinds == ["flat"]:
         raise TopologyError("a flat topology does not describe the network", chosen.line)
+    room = Room(2 * MOST_HOSTS)
     if kinds == ["tree"]:
         switches = fields["tree"].mapping("tree").get("switches")
         if switches is None:
             raise TopologyError("a tree without switches", fields["tree"].line)
-        return connected([_yaml_switch(each) for each in switches.items("switches")])
+        return connected([_yaml_switch(each, room) for each in switches.items("switches")])
     block = fields["block"].mapping("block")
     blocks = block.get("blocks")
     if blocks is None:
         raise TopologyError("no blocks", fields["block"].line)
-    declared = [_yaml_block(each) for each in blocks.items("blocks")]
+    declared = [_yaml_block(each, room) for each in blocks.items("blocks")]
     sizes = block.get("block_sizes")
     if sizes is None:
         return connected(_above_blocks(declared, (), 0))
@@ -208,16 +210,18 @@ def _chosen(topologies: Sequence[plain_yaml.Yaml], name: str | None) -> plain_ya
     return shaped[0]
 
 
-def _yaml_switch(each: plain_yaml.Yaml) -> Declared:
+def _yaml_switch(each: plain_yaml.Yaml, room: Room) -> Declared:
     fields = each.mapping("a switch")
     if "switch" not in fields:
         raise TopologyError("a switch without a name", each.line)
     texts = {key: value.text(key) for key, value in fields.items() if key in ("switch", "children", "nodes")}
-    return _switch(texts["switch"], texts.get("children"), texts.get("nodes"), each.line)
+    return _switch(texts["switch"], texts.get("children"), texts.get("nodes"), room, each.line)
 
 
-def _yaml_block(each: plain_yaml.Yaml) -> Declared:
+def _yaml_block(each: plain_yaml.Yaml, room: Room) -> Declared:
     fields = each.mapping("a block")
     if "block" not in fields or "nodes" not in fields:
         raise TopologyError("a block has a name and nodes", each.line)
-    return Declared(fields["block"].text("block"), (), expand(fields["nodes"].text("nodes"), each.line), each.line)
+    return Declared(
+        fields["block"].text("block"), (), expand(fields["nodes"].text("nodes"), each.line, room), each.line
+    )

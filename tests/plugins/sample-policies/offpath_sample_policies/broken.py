@@ -76,6 +76,14 @@ class Forks(WorstFit):
         print("made", flush=True)
 
 
+class Prints(WorstFit):
+    """Talks without end when it is asked."""
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        while True:
+            print("x" * 1_000, flush=True)
+
+
 class Unmade(WorstFit):
     """Cannot even be made."""
 
