@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpath.bindings.errors import ControlError, PeerGone
+from offpath.bindings.errors import ControlError, PeerGone, ProtocolError
 from offpath.bindings.wire import control, fields, negotiating
-from offpath.bindings.wire.signatures import KernelSignature, TensorSpec
+from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, parts
+from offpath.dpu_daemon.hosts.offers import take_detail
 from offpath.dpu_daemon.ingress.describing import BURST, PER_SECOND, Describing
 from offpath.host_helper import Requester
 from offpath.host_helper.aio import AsyncRequester
@@ -34,6 +35,14 @@ def declared(name: str, model: str | None = None, version: int = 1) -> KernelSig
 
 OFFERS = [control.KernelOffer(name="echo", demand=14), control.KernelOffer(name="plain", demand=14)]
 ECHO = declared("echo", model="m", version=2)
+MORE = ECHO.model_copy(update={"has_more": True})
+
+
+def wide(name: str, tensors: int) -> list[KernelSignature]:
+    """The messages of a signature with so many inputs."""
+    spec = TensorSpec(name="x", dtype="bool", shape=[])
+    inputs = [spec.model_copy(update={"name": f"x{n}"}) for n in range(tensors)]
+    return parts(declared(name).model_copy(update={"inputs": inputs}))
 
 
 @pytest.fixture
@@ -121,6 +130,33 @@ def test_a_helper_joins_once_all_it_announced_is_there(cluster: Cluster, fake: F
         assert ada.signature("plain") is None
 
 
+def test_a_signature_of_many_tensors_comes_in_parts(cluster: Cluster, fake: FakeHost) -> None:
+    *some, last = wide("echo", 80)
+    assert len(some) == 6
+    joined(fake, *some, declared("plain"), signature_count=2)
+    with cluster.connect("ada") as ada:
+        assert ada._link.negotiation.kernels == {}, "a part is missing"
+        fake.send(last)
+        assert isinstance(fake.hear(), control.HostWelcome)
+        whole = ada.signature("echo")
+    assert whole is not None
+    assert [each.name for each in whole.inputs] == [f"x{n}" for n in range(80)]
+    assert (len(whole.outputs), whole.has_more) == (1, False)
+
+
+def test_all_kernels_of_a_helper_declare_4096_tensors_at_most() -> None:
+    offers = [control.KernelOffer(name=f"k{n}", demand=14) for n in range(27)]
+    found: dict[str, KernelSignature] = {}
+    for number in range(25):
+        signature_ = KernelSignature(name=f"k{number}", model="m", inputs=[], outputs=[])
+        specs = [TensorSpec(name=f"t{n}", dtype="bool", shape=[]) for n in range(80)]
+        take_detail(signature_.model_copy(update={"inputs": specs, "outputs": specs}), offers, {}, found)
+    take_detail(declared("k25"), offers, {}, found)
+    full = KernelSignature(name="k26", model="m", inputs=specs, outputs=specs[:15])
+    with pytest.raises(ProtocolError, match="k26 is beyond the 4096 tensors that a helper may declare"):
+        take_detail(full, offers, {}, found)
+
+
 def test_a_reload_changes_what_is_declared(cluster: Cluster, fake: FakeHost) -> None:
     joined(fake, ECHO, signature_count=1)
     assert isinstance(fake.hear(), control.HostWelcome)
@@ -139,6 +175,10 @@ def test_a_reload_changes_what_is_declared(cluster: Cluster, fake: FakeHost) -> 
         ([ECHO, ECHO], 2, "was described before"),
         ([declared("third")], 1, "is not among the helper's kernels"),
         ([ECHO.model_copy(update={"inputs": 2 * ECHO.inputs})], 1, "has two tensors or labels of one name"),
+        ([MORE, MORE], 1, "has two tensors or labels of one name"),
+        ([MORE, declared("echo", model="other")], 1, "has parts that differ"),
+        ([MORE.model_copy(update={"inputs": [], "outputs": []})], 1, "has a part without tensors"),
+        ([*wide("echo", 81)], 1, "has more than 80 inputs or outputs"),
     ],
 )
 def test_a_helper_that_describes_wrongly_is_cut_off(

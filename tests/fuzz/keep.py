@@ -33,7 +33,7 @@ from offpath.bindings.wire import (
 from offpath.bindings.wire.admin import Fault
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
-from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
+from offpath.bindings.wire.header import ABSENT, STRINGS, Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_proceed, pack_result
 from offpath.dpu_daemon.switch.inc import messages as messages_of
 from offpath.dpu_daemon.switch.inc import packets as key_value
@@ -46,7 +46,8 @@ from .engine import CORPUS, Case, corpus, judge, search
 from .targets import TICKET, targets
 
 _SOME = pack_tensors([Tensor(10, (2, 3), 0, 24), Tensor(1, (), 24, 1)])
-_FULL = pack_tensors([Tensor(code, (1,), 8 * code, size) for code, size in ((1, 1), (3, 2), (5, 4), (7, 8)) * 2])
+_FULL = pack_tensors([Tensor(code, (1,), 8 * code, size) for code, size in ((1, 1), (3, 2), (5, 4), (7, 8)) * 20])
+_ODD = pack_tensors([Tensor(STRINGS, (2,), 3, 20), Tensor(ABSENT, (), 0, 0), Tensor(STRINGS, (1,), 64, 6)])
 MOST = 60
 PACKETS = [
     packets.Packet(packets.PacketKind.ATTACH, 1, 0, 2, 2, payload=b"n1"),
@@ -95,8 +96,8 @@ def hand_made(name: str) -> Iterator[Case]:
 
 def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     if name == "parse_request":
-        for tensors in (b"", _SOME, _FULL):
-            for flags in (0, 1, 2, 3, 4, 32):
+        for tensors in (b"", _SOME, _FULL, _ODD):
+            for flags in (0, 1, 2, 3, 4, 32, 64):
                 yield pack_request(request_id=7, kernel_id=3, payload_bytes=4096, tensors=tensors, flags=flags), 4096
         yield pack_request(request_id=(1 << 64) - 1, kernel_id=0, payload_bytes=0), 0
         for flags in (0, 8, 16, 24):
@@ -104,7 +105,7 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         yield pack_request(request_id=7, kernel_id=3, payload_bytes=0, flags=8), 0
         yield b"", 0
     elif name == "parse_answer":
-        for tensors in (b"", _SOME, _FULL):
+        for tensors in (b"", _SOME, _FULL, _ODD):
             yield pack_answer(request_id=7, status=1, result_bytes=4096, tensors=tensors), 4096
             yield pack_answer(request_id=7, status=1, result_bytes=4096, tensors=tensors, flags=1, number=5), 4096
         for flags, number in ((1, 0), (2, 5), (0, 5)):
@@ -113,10 +114,15 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         for status in Status:
             yield pack_answer(request_id=1, status=status, reason=Reason.WORKER_LOST, stages=(1, 2, 3, 4, 5, 6)), 0
     elif name == "unpack_tensors":
-        yield from ((b"", 0), (_SOME, 25), (_SOME, 24), (_FULL, 4096), (_FULL + _SOME, 4096), (_SOME[:-1], 25))
+        yield from (
+            (b"", 0), (_SOME, 25), (_SOME, 24), (_FULL, 4096), (_FULL + _SOME, 4096), (_SOME[:-1], 25), (_ODD, 70),
+            (_ODD, 69),
+        )  # fmt: skip
     elif name == "parse_launch":
         yield from ((pack_launch(1, 2, 3, 14, 0, 0, 4096, tensors),) for tensors in (b"", _SOME, _FULL))
         yield from ((pack_launch(1, 2, 3, 14, 8, 0, 4096, tensors, 5, 6),) for tensors in (b"", _SOME, _FULL))
+        yield from ((pack_launch(1, 2, 3, 14, 32, 0, 4096, _ODD, rows=rows),) for rows in (b"\1\0", bytes(512)))
+        yield (pack_launch(1, 2, 3, 14, 32, 0, 4096, _ODD, rows=bytes(514)),)
     elif name == "parse_result":
         yield (pack_result(1, 2, 5, 10, 20, 0, True, b"", b"", 0),)
         for status in range(9):

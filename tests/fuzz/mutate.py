@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from offpath.bindings.wire.header import DTYPES, FIXED_BYTES, TENSOR_BYTES
+from offpath.bindings.wire.header import ABSENT, DTYPES, FIXED_BYTES, MAX_TENSORS, STRINGS, TENSOR_BYTES
 
 Numbers = tuple[int, ...]
 Mutation = Callable[[Random, bytes, Numbers], tuple[bytes, Numbers]]
@@ -40,7 +40,7 @@ _EDGES = (
     65_535,
     65_536,
 )
-_TENSOR = struct.Struct("<BBHI6IQQ16x")
+_TENSOR = struct.Struct("<BBHI6IQQ")
 
 
 def edge(noise: Random, size: int) -> int:
@@ -85,11 +85,13 @@ def descriptor(noise: Random, room: int) -> bytes:
     nbytes = element
     for d in dims[:ndim]:
         nbytes *= d
+    if code == STRINGS and nbytes:
+        nbytes += noise.choice((0, 0, 1, 7))
     offset = noise.randrange(max(1, (room - nbytes) // element + 1)) * element if nbytes <= room else 0
     zero16 = zero32 = 0
     wrong = noise.randrange(12)
     if wrong == 0:
-        code = noise.choice((0, 19, 255))
+        code = noise.choice((0, 20, 254, 255))
     elif wrong == 1:
         ndim = noise.choice((7, 8, 255))
     elif wrong == 2:
@@ -103,6 +105,8 @@ def descriptor(noise: Random, room: int) -> bytes:
     elif wrong == 6:
         zero16, zero32 = noise.choice(((1, 0), (0, 1), (0xFFFF, 0)))
     packed = _TENSOR.pack(code, ndim, zero16, zero32, *dims, offset, nbytes % (1 << 64))
+    if wrong == 8:
+        packed = bytes([ABSENT]) + bytes(TENSOR_BYTES - 1)
     return packed if wrong != 7 else packed[:-1] + b"\1"
 
 
@@ -163,12 +167,12 @@ def struct_mutation(fields: tuple[tuple[int, int], ...], size: int, *, has_crc: 
 
 def _descriptors(noise: Random, copy: bytearray, fields: tuple[tuple[int, int], ...], size: int) -> None:
     count_at, room_at = _COUNT_AT[fields], _ROOM_AT[fields]
-    held = min(copy[count_at], 8)
+    held = min(copy[count_at], MAX_TENSORS)
     if noise.random() < 0.3:
         copy[room_at : room_at + 8] = noise.choice((0, 8, 64, 3072, 4096, 1 << 30)).to_bytes(8, "little")
     room = int.from_bytes(copy[room_at : room_at + 8], "little")
     tail = bytes(copy[size + held * TENSOR_BYTES :])
-    count = noise.choice((held, held, noise.randrange(9), noise.randrange(10)))
+    count = noise.choice((held, held, noise.randrange(9), noise.randrange(9), held + 1, MAX_TENSORS + 1))
     kept = copy[size : size + min(held, count) * TENSOR_BYTES]
     made = b"".join(descriptor(noise, room) for _ in range(count - len(kept) // TENSOR_BYTES))
     if len(kept) >= TENSOR_BYTES and noise.random() < 0.7:

@@ -78,8 +78,17 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
 # -- headers -------------------------------------------------------------------------------------------------------
 def _in_bounds(tensors: tuple[Any, ...], total: int) -> None:
     for t in tensors:
+        if t.dtype == header.ABSENT:
+            assert t == (header.Tensor(header.ABSENT, (), 0, 0))
+            continue
         element = header.DTYPES[t.dtype][1]
-        assert math.prod(t.dims) * element == t.nbytes
+        if t.dtype == header.STRINGS:
+            least = math.prod(t.dims) * element
+            assert least <= t.nbytes
+            assert least or not t.nbytes
+            element = 1
+        else:
+            assert math.prod(t.dims) * element == t.nbytes
         assert 0 <= t.offset <= t.offset + t.nbytes <= total
         assert t.offset % element == 0
         assert len(t.dims) <= header.MAX_DIMS
@@ -93,7 +102,8 @@ def _request(m: Modules) -> Target:
         assert got.payload_bytes <= numbers[0]
         assert got.request_id > 0
         assert len(got.tensors) == got.tensor_count * header.TENSOR_BYTES <= header.MAX_TENSORS * header.TENSOR_BYTES
-        assert not got.flags & ~31
+        assert not got.flags & ~63
+        assert got.tensor_count or not got.flags & header.FLAG_PARAMETERS
         assert got.sequence_id or not got.flags & header.SEQUENCE_FLAGS
         assert got.flags & header.FLAG_PAYLOAD_CRC or not got.payload_crc
         _in_bounds(header.unpack_tensors(got.tensors, got.payload_bytes), got.payload_bytes)
@@ -102,7 +112,7 @@ def _request(m: Modules) -> Target:
         assert data.startswith(header.pack_request(**fields)), "packing it again gives other bytes"
 
     codes = {"short", "magic", "version", "too_many_tensors", "crc", "flags", "payload_bytes", "request_id"}
-    codes |= {"sequence_id"}
+    codes |= {"sequence_id", "parameters"}
     mutate = struct_mutation(REQUEST, header.FIXED_BYTES, has_crc=True)
     return Target(
         "parse_request", run, (errors.HeaderError,), check, mutate, frozenset(codes | _TENSOR_CODES),
@@ -156,7 +166,7 @@ def _launch(m: Modules) -> Target:
     return Target(
         "parse_launch", lambda data, _: m.host.parse_launch(data), (errors.HostMessageError,), check,
         struct_mutation(LAUNCH, host.LAUNCH_BYTES, has_crc=False), frozenset({"short", "launch", "length"}),
-        lambda got: f"{len(got.tensors) // 64} tensors, {'a' if got.sequence else 'no'} sequence",
+        lambda got: f"{len(got.tensors) // header.TENSOR_BYTES} tensors, {'a' if got.sequence else 'no'} sequence",
     )  # fmt: skip
 
 
@@ -172,7 +182,7 @@ def _result(m: Modules) -> Target:
         "parse_result", lambda data, _: m.host.parse_result(data), (errors.HostMessageError,), check,
         struct_mutation(RESULT, host.RESULT_BYTES, has_crc=False),
         frozenset({"short", "result", "length", "inline_length"}),
-        lambda got: f"status {got.status}, inline {got.is_inline}, {len(got.tensors) // 64} tensors",
+        lambda got: f"status {got.status}, inline {got.is_inline}, {len(got.tensors) // header.TENSOR_BYTES} tensors",
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import Lane
 from offpath.bindings.wire import host
-from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, Tensor, pack_tensors, unpack_tensors
+from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, STRINGS, Tensor, pack_tensors, unpack_tensors
 from offpath.host_helper.arguments import Arguments
 from offpath.host_helper.dtypes import INT4X2, numpy_dtype, wire_code
 from offpath.host_helper.kernels import TENSORS, Kernel
@@ -21,9 +21,11 @@ from offpath.host_helper.tensors import LaneTensor
 
 from ..support.optional import TORCH
 
+NUMBERS = {code: each for code, each in DTYPES.items() if code != STRINGS}
+"""What numpy keeps in an array's own memory; of strings see test_strings."""
 ARRAYS = [
     np.arange(256, dtype=np.uint8).astype(numpy_dtype(code)) if name != "int4x2" else np.arange(256, dtype=np.uint8)
-    for code, (name, _) in DTYPES.items()
+    for code, (name, _) in NUMBERS.items()
 ]
 
 
@@ -51,10 +53,10 @@ def put(lane: Lane, array: np.ndarray[Any, Any], code: int) -> host.Launch:
 
 
 def test_every_wire_code_is_one_dtype_of_numpys_with_the_wires_size() -> None:
-    for code, (_, nbytes) in DTYPES.items():
+    for code, (_, nbytes) in NUMBERS.items():
         dtype = numpy_dtype(code)
         assert (dtype.itemsize, wire_code(dtype)) == (nbytes, code)
-    assert len({numpy_dtype(code) for code in DTYPES}) == len(DTYPES)
+    assert len({numpy_dtype(code) for code in NUMBERS}) == len(NUMBERS)
     assert numpy_dtype(DTYPE_CODES["bfloat16"]) == np.dtype(ml_dtypes.bfloat16)
 
 
@@ -65,7 +67,7 @@ def test_no_other_dtype_has_a_code(dtype: Any) -> None:
     assert wire_code(np.dtype(dtype)) is None
 
 
-@pytest.mark.parametrize("code", DTYPES)
+@pytest.mark.parametrize("code", NUMBERS)
 def test_a_kernel_gets_the_lanes_memory_itself_in_its_dtype(lane: Lane, code: int) -> None:
     array = ARRAYS[code - 1].reshape(16, 16).view(numpy_dtype(code))
     order = put(lane, array, code)
@@ -74,11 +76,11 @@ def test_a_kernel_gets_the_lanes_memory_itself_in_its_dtype(lane: Lane, code: in
     lane.write(0, bytes(array.nbytes))
     assert not np.any(seen.view(np.uint8))
     (pointer,) = Arguments(lane).of(kernel("pointer"), order)
-    assert (pointer.pointer, pointer.dtype, pointer.device) == (lane.pointer, DTYPES[code][0], (1, 0))
+    assert (pointer.pointer, pointer.dtype, pointer.device) == (lane.pointer, NUMBERS[code][0], (1, 0))
 
 
 @pytest.mark.parametrize("nbytes", ["inline", "in the lane"])
-@pytest.mark.parametrize("code", DTYPES)
+@pytest.mark.parametrize("code", NUMBERS)
 def test_a_result_of_every_dtype_comes_back_bit_for_bit(lane: Lane, code: int, nbytes: str) -> None:
     repeated = np.tile(ARRAYS[code - 1].view(numpy_dtype(code)), 1 if nbytes == "inline" else 15)
     array = repeated[:32] if nbytes == "inline" else repeated
@@ -155,7 +157,7 @@ class DeviceLane:
         pass
 
 
-@pytest.mark.parametrize("code", DTYPES)
+@pytest.mark.parametrize("code", NUMBERS)
 def test_numpy_kernels_on_a_device_get_copies_that_they_may_write(lane: Lane, code: int) -> None:
     on_gpu: Any = DeviceLane(lane)
     array = ARRAYS[code - 1].view(numpy_dtype(code))
@@ -199,7 +201,7 @@ def test_arrays_of_the_device_go_into_the_lane_on_the_device(lane: Lane) -> None
 def test_torch_gets_and_gives_every_dtype_that_it_has(lane: Lane) -> None:
     torch = pytest.importorskip("torch", reason=TORCH)
     assert "torch" in TENSORS
-    for code, (name, _) in DTYPES.items():
+    for code, (name, _) in NUMBERS.items():
         array = ARRAYS[code - 1].view(numpy_dtype(code))
         (seen,) = Arguments(lane).of(kernel("torch"), put(lane, array, code))
         assert str(seen.dtype) == f"torch.{name if name != 'int4x2' else 'uint8'}"

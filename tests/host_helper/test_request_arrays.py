@@ -11,7 +11,7 @@ import pytest
 
 from offpath.host_helper import Requester
 from offpath.host_helper.aio import AsyncRequester
-from offpath.host_helper.slots import as_arrays
+from offpath.host_helper.request_arrays import as_arrays
 
 from ..support.cluster import TIMEOUT, Cluster
 
@@ -69,12 +69,12 @@ WRONG: list[tuple[Any, str]] = [
     ([1.0], "array 0 is float"),
     (["text"], "array 0 is str"),
     ({"a": A}, "array 0 is str"),
-    ([None], "array 0 is NoneType"),
     ([array.array("d", [1.0])], "array 0 is array"),
     ([memoryview(b"1")], "array 0 is memoryview"),
     ([np.ma.masked_array(A, A > 2)], "array 0 is masked, and a mask does not travel: pass array.filled(value)"),
-    ([np.array(["a"])], "dtype <U1 is not supported"),
-    ([np.array([None])], "dtype object is not supported"),
+    ([np.array([b"a", None])], "array 0: element 1 of an array of objects is NoneType; use bytes or str"),
+    ([A, np.array([1], object)], "array 1: element 0 of an array of objects is int"),
+    ([np.array(["2026"], "M8[s]")], "dtype datetime64[s] is not supported"),
 ]
 
 

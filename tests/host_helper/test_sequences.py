@@ -105,7 +105,7 @@ def test_a_kernel_gets_its_sequence_and_declares_that_it_takes_them() -> None:
         return x + sequence.id
 
     kernel = table.kernels["count"]
-    assert call_kernel(kernel, (2,), SequenceContext(5, 1)) == 7
+    assert call_kernel(kernel, (2,), {"sequence": SequenceContext(5, 1)}) == 7
     assert [(each.name, each.sequences) for each in needs([kernel], [])] == [("count", True)]
     assert kernel.signature is not None
     assert kernel.signature.sequences
@@ -119,7 +119,7 @@ def test_a_kernel_that_streams_gets_its_sequence_too() -> None:
         for n in range(count):
             yield n + sequence.id
 
-    values = Values(table.kernels["tell"], (2,), 0, SequenceContext(5, 1))
+    values = Values(table.kernels["tell"], (2,), 0, {"sequence": SequenceContext(5, 1)})
     assert [values.next(), values.next(), values.next()] == [5, 6, END_OF_STREAM]
 
 

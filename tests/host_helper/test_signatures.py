@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.bindings.wire import control, host
-from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, matches
+from offpath.bindings.wire.frames import MAX_FRAME_BYTES
+from offpath.bindings.wire.negotiating import Described
+from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, joined, matches, parts
 from offpath.host_helper.gateway.routes import _MODEL
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.signatures import check_model_name
@@ -51,7 +54,9 @@ def test_a_kernel_that_declares_nothing_has_none() -> None:
         ({"inputs": {"x": ("fp32", [-2])}}, "greater than or equal to -1"),
         ({"inputs": {"x": ("fp32", [1] * 7)}}, "at most 6 items"),
         ({"inputs": {"x": ("fp32", [1.5])}}, "valid integer"),
-        ({"inputs": {f"x{n}": ("fp32", [1]) for n in range(9)}}, "at most 8 items"),
+        ({"inputs": {f"x{n}": ("fp32", [1]) for n in range(81)}}, "at most 80 items"),
+        ({"inputs": {"x": ("fp32", [1], 0)}}, "only None may follow the dims"),
+        ({"outputs": {"x": ("fp32", [1], None)}}, "only of an input"),
         ({"inputs": {"a b": ("fp32", [1])}}, "match pattern"),
         ({"version": 0}, "greater than or equal to 1"),
         ({"version": True}, "valid integer"),
@@ -132,11 +137,42 @@ def test_two_kernels_are_not_one_version_of_a_model() -> None:
     assert list(table.kernels) == ["a", "b"]
 
 
-def test_the_largest_signature_fits_a_message_of_the_host_channel() -> None:
-    most = {f"{'t' * 62}{n:02}": ("float8_e4m3fn", [(1 << 46) - 1] * 6) for n in range(8)}
+def test_each_part_of_the_largest_signature_fits_its_message() -> None:
+    inputs = {f"{'t' * 62}{n:02}": ("float8_e4m3fn", [(1 << 46) - 1] * 6, None) for n in range(80)}
+    outputs = {name: each[:2] for name, each in inputs.items()}
     labels = [f"{'l' * 62}{n:02}" for n in range(8)]
-    signature = declared("k" * 64, inputs=most, outputs=most, model="m" * 64, version=(1 << 31) - 1, labels=labels)
-    assert len(control.encode(signature)) <= host.MAX_MESSAGE_BYTES  # type: ignore[arg-type]
+    signature = declared("k" * 64, inputs=inputs, outputs=outputs, model="m" * 64, version=(1 << 31) - 1, labels=labels)
+    assert signature is not None
+    some = parts(signature)
+    assert [each.has_more for each in some] == [True] * 13 + [False]
+    assert max(len(control.encode(each)) for each in some) <= host.MAX_MESSAGE_BYTES
+    assert reduce(joined, some) == signature
+    assert len(control.encode(Described(name="k", signature=signature))) <= MAX_FRAME_BYTES
+
+
+def test_parts_of_two_signatures_are_not_joined() -> None:
+    one = KernelSignature(name="k", model="m", inputs=[], outputs=[], has_more=True)
+    with pytest.raises(ValueError, match="has parts that differ"):
+        joined(one, one.model_copy(update={"model": "n"}))
+    tensors = [TensorSpec(name=f"t{n}", dtype="bool", shape=[]) for n in range(50)]
+    with pytest.raises(ValueError, match="more than 80 inputs or outputs"):
+        joined(*[one.model_copy(update={"inputs": tensors})] * 2)
+
+
+def test_a_helpers_kernels_declare_4096_tensors_at_most() -> None:
+    table = KernelTable()
+    many = {f"t{n}": ("bool", [1]) for n in range(80)}
+    for number in range(25):
+        table.kernel(f"k{number}", inputs=many, outputs=many)(bool)
+    table.kernel("last", inputs=many, outputs={f"t{n}": ("bool", [1]) for n in range(16)})(bool)
+    with pytest.raises(ValueError, match="kernel 'more': the kernels of a helper declare 4096 tensors at most"):
+        table.kernel("more", inputs={"x": ("bool", [1])}, outputs={})(bool)
+
+
+def test_a_kernel_that_batches_returns_no_strings() -> None:
+    with pytest.raises(ValueError, match="max_batch needs outputs without strings, and 'scores' has them"):
+        declared(outputs={"scores": ("BYTES", [-1])}, max_batch=4)
+    assert declared(outputs={"scores": ("BYTES", [-1])}) is not None
 
 
 @given(st.lists(st.integers(-1, 5), max_size=6), st.data())

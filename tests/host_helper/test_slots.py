@@ -24,6 +24,7 @@ from offpath.bindings.wire.header import (
     FLAG_STREAM,
     HEADER_COPY_BYTES,
     HEADER_PART_BYTES,
+    STRINGS,
     Tensor,
     pack_answer,
     pack_tensors,
@@ -137,7 +138,7 @@ def test_read_only_and_empty_arrays_are_no_trouble(session: Session, table: Tabl
     ("arrays", "error"),
     [
         ([np.zeros(65_537, np.uint8)], PayloadTooLarge),
-        ([np.zeros(1)] * 9, HeaderError),
+        ([np.zeros(1)] * 81, HeaderError),
         ([np.zeros((1,) * 7)], HeaderError),
         ([np.zeros(2, np.clongdouble)], TypeError),
         ([np.array(["text"])], TypeError),
@@ -221,7 +222,7 @@ def test_a_result_with_one_array_has_it_by_name() -> None:
 # -- properties ----------------------------------------------------------------------------------------------------
 arrays = st.builds(
     lambda dtype, shape, flip: np.resize(np.arange(7), shape).astype(np.uint8).astype(dtype)[::flip],
-    st.sampled_from([numpy_dtype(code) for code in DTYPES]),
+    st.sampled_from([numpy_dtype(code) for code in DTYPES if code != STRINGS]),
     st.lists(st.integers(0, 6), min_size=1, max_size=4).map(tuple),
     st.sampled_from([1, -1, 2]),
 )

@@ -107,9 +107,9 @@ def test_a_profile_takes_the_first_values_of_an_endless_stream() -> None:
         finally:
             notes.append("closed")
 
-    assert len(list(_results(kernel(endless), (3,), 0))) == MOST_VALUES
+    assert len(list(_results(kernel(endless), (3,), 0, {}))) == MOST_VALUES
     assert notes == ["closed"]
-    assert len(list(_results(kernel(counting), (5, []), 0))) == 5
+    assert len(list(_results(kernel(counting), (5, []), 0, {}))) == 5
 
 
 def test_a_device_that_fails_while_a_worker_computes_ahead_ends_it_after_its_report() -> None:

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from clocks import shift_clocks  # the script's own folder is first on sys.path
+from carried import offer_carried  # the script's own folder is first on sys.path
+from clocks import shift_clocks
 from limits import shorten_limits
 from numpy.typing import NDArray
 from sweep_kernels import offer_forms
@@ -373,6 +374,9 @@ if __name__ == "__main__":
     load_s = options.pop("load_s", 0.0)
     if options.pop("forms", False):
         offer_forms(helper, tally_file)
+    if options.pop("carried", False):
+        helper.kernels.clear()
+        offer_carried(helper)
     if options.pop("break_acquire", False):
         EmulatedLane.acquire = lambda self, nbytes: None  # type: ignore[method-assign]
     if times := options.pop("fail_scrub", 0):

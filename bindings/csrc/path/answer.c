@@ -19,7 +19,7 @@ enum {
     BATCH_ROWS_AT = 100,
     BATCH_AT = 104,
     ZEROS_AT = 112,
-    VERSION = 1,
+    VERSION = 2,
     STAGE_COUNT = 6,
     FLAG_MORE = 1,
     COMPLETED = 1,

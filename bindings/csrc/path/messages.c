@@ -2,17 +2,22 @@
 #include "path.h"
 
 enum { KIND_LAUNCH = 1, KIND_RESULT = 2, RESULT_MORE = 5, LAST_RESULT = 7 };
+enum { OF_SEQUENCE = 1, OF_BATCH = 2, ROWS_BYTES = 2, MAX_MEMBERS = 256 };
 
 /* -- launch ------------------------------------------------------------------------------------------------------ */
 /* Where the descriptors start, or 0: it is not a launch. */
 static Py_ssize_t launch_tensors_at(const unsigned char *message, Py_ssize_t nbytes)
 {
-    if (nbytes < LAUNCH_BYTES || message[0] != KIND_LAUNCH || message[3] > 1 || load(message + 30, 2))
+    if (nbytes < LAUNCH_BYTES || message[0] != KIND_LAUNCH || message[3] > OF_BATCH || load(message + 30, 2))
         return 0;
-    Py_ssize_t at = LAUNCH_BYTES + message[3] * SEQUENCE_BYTES;
-    if (message[2] > MAX_TENSORS || nbytes != at + message[2] * TENSOR_BYTES)
+    int is_in_sequence = message[3] == OF_SEQUENCE;
+    Py_ssize_t at = LAUNCH_BYTES + is_in_sequence * SEQUENCE_BYTES;
+    Py_ssize_t rest = nbytes - at - message[2] * TENSOR_BYTES;
+    if (message[2] > MAX_TENSORS || rest < 0)
         return 0;
-    if (message[3] && !(load(message + LAUNCH_BYTES, 8) && load(message + LAUNCH_BYTES + 8, 8)))
+    if (message[3] == OF_BATCH ? !rest || rest % ROWS_BYTES || rest > MAX_MEMBERS * ROWS_BYTES : rest != 0)
+        return 0;
+    if (is_in_sequence && !(load(message + LAUNCH_BYTES, 8) && load(message + LAUNCH_BYTES + 8, 8)))
         return 0;
     return at;
 }
@@ -33,7 +38,8 @@ PyObject *path_parse_launch(PyObject *module, PyObject *const *args, Py_ssize_t 
         return path_twin(state, TWIN_PARSE_LAUNCH, args, count);
     }
     const unsigned char *message = (const unsigned char *)bytes;
-    const unsigned char *sequence = message[3] ? message + LAUNCH_BYTES : none;
+    const unsigned char *sequence = message[3] == OF_SEQUENCE ? message + LAUNCH_BYTES : none;
+    Py_ssize_t end = at + message[2] * TENSOR_BYTES;
     PyObject *items[] = {
         path_number(message + 8, 8),
         path_number(message + 16, 8),
@@ -42,9 +48,10 @@ PyObject *path_parse_launch(PyObject *module, PyObject *const *args, Py_ssize_t 
         path_number(message + 1, 1),
         path_number(message + 24, 4),
         path_number(message + 32, 8),
-        PyBytes_FromStringAndSize(bytes + at, nbytes - at),
+        PyBytes_FromStringAndSize(bytes + at, end - at),
         path_number(sequence, 8),
         path_number(sequence + 8, 8),
+        PyBytes_FromStringAndSize(bytes + end, nbytes - end),
     };
     return path_named_tuple(state, LAUNCH, items, sizeof items / sizeof *items);
 }

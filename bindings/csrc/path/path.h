@@ -15,8 +15,8 @@
 /* The formats that this module packs and parses, as offpath/bindings/twins.py and the journal's native.py spell theirs.
  * Functions whose text differs are not used. */
 #define PATH_LAYOUT                                                                                                    \
-    "<IHHQIHBBIIQQ76xI <IHHQBBHIIIQ6QQIIQ12xI <BBHI6IQQ16x <BBBBIQQIHHQ <QQ <BBBBIQQQQQ "                               \
-    "1 1364346447 1396786767 1 2 4 8 16 1 640 4096 8 6 4080 3072 1 2 5 7"
+    "<IHHQIHBBIIQQ76xI <IHHQBBHIIIQ6QQIIQ12xI <BBHI6IQQ <BBBBIQQIHHQ <QQ <BBBBIQQQQQ "                               \
+    "2 1364346447 1396786767 1 2 4 8 16 32 1 3968 4096 80 6 4080 3072 1 2 5 7 256"
 #define JOURNAL_LAYOUT                                                                                                 \
     "<BH <BH <QIQI <QQQIHB?QQQQ <QIQIQIH <QI? <QQHBIQQ6Q <QQHQQ <Q 128 18 22 24 21 64 65 66 "                          \
     "<IQQ136s <IQ144s 255 160 4096"
@@ -24,8 +24,8 @@
 enum {
     FIXED_BYTES = 128,
     CRC_AT = 124,
-    TENSOR_BYTES = 64,
-    MAX_TENSORS = 8,
+    TENSOR_BYTES = 48,
+    MAX_TENSORS = 80,
     MAX_DIMS = 6,
     COPY_BYTES = FIXED_BYTES + MAX_TENSORS * TENSOR_BYTES,
     LAUNCH_BYTES = 40,

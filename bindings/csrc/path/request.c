@@ -15,16 +15,17 @@ enum {
     PAYLOAD_AT = 32,
     SEQUENCE_AT = 40,
     ZEROS_AT = 48,
-    VERSION = 1,
-    KNOWN_FLAGS = 31,
+    VERSION = 2,
+    KNOWN_FLAGS = 63,
     FLAG_PAYLOAD_CRC = 2,
     SEQUENCE_FLAGS = 24,
+    FLAG_PARAMETERS = 32,
 };
 static const uint32_t magic = 0x5152464F; /* b"OFRQ" */
 
 static const unsigned char zeros[CRC_AT - ZEROS_AT];
 
-/* Every rule of `parse_request`, on a private copy of `COPY_BYTES`. */
+/* Every rule of `parse_request`, on a private copy with the descriptors that it announces. */
 static int is_valid(const unsigned char *copied, uint64_t max_payload_bytes)
 {
     unsigned count = copied[COUNT_AT], flags = (unsigned)load(copied + FLAGS_AT, 2);
@@ -39,7 +40,7 @@ static int is_valid(const unsigned char *copied, uint64_t max_payload_bytes)
     uint64_t payload_bytes = load(copied + PAYLOAD_AT, 8);
     if (payload_bytes > max_payload_bytes || (!(flags & FLAG_PAYLOAD_CRC) && load(copied + PAYLOAD_CRC_AT, 4)))
         return 0;
-    if (flags & SEQUENCE_FLAGS && !load(copied + SEQUENCE_AT, 8))
+    if ((flags & SEQUENCE_FLAGS && !load(copied + SEQUENCE_AT, 8)) || (flags & FLAG_PARAMETERS && !count))
         return 0;
     return load(copied + ID_AT, 8) && path_are_tensors(copied + FIXED_BYTES, count, payload_bytes);
 }
@@ -63,6 +64,18 @@ static PyObject *header_of(struct path_state *state, const unsigned char *copied
     return path_named_tuple(state, REQUEST_HEADER, items, sizeof items / sizeof *items);
 }
 
+/* The fixed part, then the descriptors that this copy announces: how many bytes. The peer may write this memory at any
+ * time. Without the barriers a compiler may read it again, later. */
+static size_t copy_once(unsigned char *copied, const unsigned char *memory)
+{
+    memcpy(copied, memory, FIXED_BYTES);
+    __asm__ volatile("" : : "r"(copied) : "memory");
+    size_t count = copied[COUNT_AT] < MAX_TENSORS ? copied[COUNT_AT] : MAX_TENSORS;
+    memcpy(copied + FIXED_BYTES, memory + FIXED_BYTES, count * TENSOR_BYTES);
+    __asm__ volatile("" : : "r"(copied) : "memory");
+    return FIXED_BYTES + count * TENSOR_BYTES;
+}
+
 /* memory, offset, max_payload_bytes -> (RequestHeader, its checksum) */
 PyObject *path_take_request(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -77,16 +90,12 @@ PyObject *path_take_request(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     int is_inside = path_offset(args[1], &at) && memory.len >= COPY_BYTES && at <= memory.len - COPY_BYTES
         && path_uint(args[2], UINT64_MAX, &max_payload_bytes);
-    if (is_inside) {
-        memcpy(copied, (const unsigned char *)memory.buf + at, COPY_BYTES);
-        /* The peer may write this memory at any time. Without the barrier a compiler may read it again, later. */
-        __asm__ volatile("" : "+m"(copied) : : "memory");
-    }
+    size_t copied_bytes = is_inside ? copy_once(copied, (const unsigned char *)memory.buf + at) : 0;
     PyBuffer_Release(&memory);
     if (!is_inside) /* nothing was read */
         return path_twin(state, TWIN_TAKE_REQUEST, args, count);
     if (!is_valid(copied, max_payload_bytes)) {
-        PyObject *refused[] = {PyBytes_FromStringAndSize((const char *)copied, COPY_BYTES), args[2]};
+        PyObject *refused[] = {PyBytes_FromStringAndSize((const char *)copied, (Py_ssize_t)copied_bytes), args[2]};
         PyObject *result = refused[0] ? path_twin(state, TWIN_CHECK_REQUEST, refused, 2) : NULL;
         Py_XDECREF(refused[0]);
         return result;

@@ -20,6 +20,7 @@ from offpath.bindings.wire.header import (
     AnswerHeader,
     RequestHeader,
     Stages,
+    copied_request,
     pack_answer,
     pack_request,
     parse_answer,
@@ -43,9 +44,10 @@ __all__ = [
 LAYOUT: Final = (
     f"{header.FORMATS} {host.FORMATS} {header.VERSION} {header.REQUEST_MAGIC} {header.ANSWER_MAGIC}"
     f" {header.FLAG_IDEMPOTENT} {header.FLAG_PAYLOAD_CRC} {header.FLAG_STREAM} {header.FLAG_SEQUENCE_START}"
-    f" {header.FLAG_SEQUENCE_END} {header.FLAG_MORE} {HEADER_COPY_BYTES} {header.HEADER_PART_BYTES}"
-    f" {header.MAX_TENSORS} {header.MAX_DIMS} {MAX_MESSAGE_BYTES} {host.INLINE_RESULT_BYTES} {host.KIND_LAUNCH}"
-    f" {host.KIND_RESULT} {host.RESULT_MORE} {host.LAST_RESULT}"
+    f" {header.FLAG_SEQUENCE_END} {header.FLAG_PARAMETERS} {header.FLAG_MORE} {HEADER_COPY_BYTES}"
+    f" {header.HEADER_PART_BYTES} {header.MAX_TENSORS} {header.MAX_DIMS} {MAX_MESSAGE_BYTES}"
+    f" {host.INLINE_RESULT_BYTES} {host.KIND_LAUNCH} {host.KIND_RESULT} {host.RESULT_MORE}"
+    f" {host.LAST_RESULT} {host.MAX_MEMBERS}"
 )
 """What the C module was written for; see PATH_LAYOUT in bindings/csrc/path/path.h."""
 STATUSES: Final = tuple(Status)
@@ -61,7 +63,7 @@ def take_request(memory: memoryview, at: int, max_payload_bytes: int) -> tuple[R
 
     Raises: HeaderError: as `parse_request`.
     """
-    return check_request(bytes(memory[at : at + HEADER_COPY_BYTES]), max_payload_bytes)
+    return check_request(copied_request(memory, at), max_payload_bytes)
 
 
 def check_request(copied: bytes, max_payload_bytes: int) -> tuple[RequestHeader, int]:

@@ -17,10 +17,11 @@ from offpath.bindings.wire.signatures import KernelSignature
 from offpath.host_helper.errors import RequesterShared, RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Tls
 from offpath.host_helper.owner import Owner
+from offpath.host_helper.request_arrays import Array, as_arrays
 from offpath.host_helper.requester import news_wait_s
 from offpath.host_helper.resume import Link, Return, Way, outcome_of
 from offpath.host_helper.retries import RETRIES, may_retry
-from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, Taker, as_arrays, daemon_gone
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, Taker, daemon_gone
 from offpath.host_helper.waiters import Answer, Stream, fail, wait
 
 

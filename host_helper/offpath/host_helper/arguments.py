@@ -3,7 +3,8 @@
 Arguments are views of the lane's memory without a copy, made anew for each launch: what a kernel changes of the objects
 themselves, their shape, or torch's ``requires_grad``, ends with it. The next launch overwrites their memory, so a
 kernel that declares that it keeps arguments, or takes sequences, gets copies, and one that keeps them nevertheless is
-told. numpy cannot see a GPU's memory, so such a kernel gets copies too.
+told. numpy cannot see a GPU's memory, so such a kernel gets copies too. Strings are numpy arrays of objects for each
+library, and are copies; an optional input that is absent is None.
 """
 
 from __future__ import annotations
@@ -14,19 +15,34 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from offpath.bindings.errors import HeaderError
 from offpath.bindings.ports import DEVICE_CPU, Lane
 from offpath.bindings.wire import host
-from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, Tensor, unpack_tensors
+from offpath.bindings.wire.header import (
+    ABSENT,
+    DTYPE_CODES,
+    DTYPES,
+    FLAG_PARAMETERS,
+    STRINGS,
+    Tensor,
+    unpack_tensors,
+)
 from offpath.host_helper.dtypes import NO_NUMPY_TYPE, numpy_dtype
-from offpath.host_helper.kernels import Kernel, call_kernel
-from offpath.host_helper.sequences import SequenceContext
+from offpath.host_helper.kernels import NOTHING_ASKED, Asked, Kernel, call_kernel
+from offpath.host_helper.parameters import Value, unpacked
+from offpath.host_helper.sequences import SequenceStates
+from offpath.host_helper.strings import array_of
 from offpath.host_helper.tensors import LaneTensor
 
 _KEPT: Final = 64
+_NOT_LENT: Final = frozenset((STRINGS, ABSENT))
+_ROWS_ALONE: Final = 1
+"""Of a request that shares a launch with none and has no rows."""
 
 
 class _Recipe(NamedTuple):
@@ -39,12 +55,22 @@ class _Recipe(NamedTuple):
     end: int
 
 
+class _Recipes(NamedTuple):
+    """How a launch's arguments are made: those that lie in the lane's memory, and ``others``, each with its place among
+    all: strings, and None for what is absent. ``parameters``: the tensor that has the request's."""
+
+    lent: tuple[_Recipe, ...]
+    others: tuple[tuple[int, Tensor | None], ...]
+    parameters: Tensor | None
+    rows: int
+
+
 class Arguments:
     """Makes the arguments of one lane's launches. Callers repeat their shapes, so recipes are cached."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._recipes: dict[tuple[str, bytes, int], tuple[_Recipe, ...]] = {}
+        self._recipes: dict[tuple[str, str, bytes, int, int], _Recipes] = {}
         self._is_on_host = lane.device[0] == DEVICE_CPU
         self._memory: Any = _memory_of(lane) if self._is_on_host else b""
         self._bytes = memoryview(self._memory).cast("B")
@@ -54,18 +80,63 @@ class Arguments:
         """Kernels whose arguments stay in cycles of objects until the garbage collector comes: they get copies."""
 
     def of(self, kernel: Kernel, launch: host.Launch) -> Sequence[Any]:
-        """One argument per tensor of the launch; a payload without descriptors is one vector of uint8.
+        """One argument per tensor of the launch, but for the one of its parameters; a payload without descriptors is
+        one vector of uint8, also an empty one unless the kernel declares its inputs. Optional inputs at the end that
+        the launch lacks are None.
 
-        Raises: HeaderError: a descriptor breaks a rule. TypeError: the kernel's library has no such dtype.
+        Raises: HeaderError: a descriptor breaks a rule, or there are no strings as it says. TypeError: the kernel's
+        library has no such dtype.
         """
         self._lent = []
-        key = (kernel.tensors, launch.tensors, launch.payload_bytes)
+        found = self._found(kernel, launch)
+        made = self._lend(kernel, found.lent)
+        for place, tensor in found.others:
+            made.insert(place, None if tensor is None else array_of(self._read(tensor), tensor.dims))
+        return made
+
+    def asked(self, kernel: Kernel, launch: host.Launch, sequences: SequenceStates) -> Asked:
+        """What the kernel asks for besides its tensors. Raises: LookupError: the launch is of no sequence that is here.
+        HeaderError: as `parameters`."""
+        asked: dict[str, Any] = {}
+        if kernel.sequences:
+            asked["sequence"] = sequences.enter(launch)
+        if kernel.parameters:
+            asked["parameters"] = self.parameters(kernel, launch)
+        return asked
+
+    def parameters(self, kernel: Kernel, launch: host.Launch) -> Any:
+        """The request's, by name. For a kernel that batches a list of them, one for each row of the launch.
+
+        Raises: HeaderError: they are no parameters, or not those of the batch's requests.
+        """
+        found = self._found(kernel, launch)
+        rows = host.unpack_rows(launch.rows) or (found.rows,)
+        if found.parameters is None:
+            given: list[dict[str, Value]] = [{}] * len(rows)
+        else:
+            if found.parameters.dtype != STRINGS or found.parameters.dims != (len(rows),):
+                raise HeaderError("parameters", f"a tensor of dims {found.parameters.dims} for {len(rows)} requests")
+            given = unpacked(self._read(found.parameters), len(rows))
+        if kernel.batching is None:
+            return given[0]
+        return [each for each, count in zip(given, rows, strict=True) for _ in range(count)]
+
+    def _found(self, kernel: Kernel, launch: host.Launch) -> _Recipes:
+        """How the arguments are made. Raises: HeaderError."""
+        key = (kernel.name, kernel.tensors, launch.tensors, launch.payload_bytes, launch.flags & FLAG_PARAMETERS)
         recipes = self._recipes.get(key)
         if recipes is None:
-            recipes = _recipes_of(kernel.tensors, launch)
+            recipes = _recipes_of(kernel, launch)
             if len(self._recipes) >= _KEPT:
                 self._recipes.clear()
             self._recipes[key] = recipes
+        return recipes
+
+    def _read(self, tensor: Tensor) -> bytes:
+        return self._lane.read(tensor.offset, tensor.nbytes) if tensor.nbytes else b""
+
+    def _lend(self, kernel: Kernel, recipes: Sequence[_Recipe]) -> list[Any]:
+        """The arguments that are views of the lane's memory, or copies if the kernel keeps them."""
         lent: list[Any]
         if kernel.tensors == "numpy":
             if not self._is_on_host:
@@ -108,10 +179,25 @@ class Arguments:
         return np.ndarray(recipe.dims, recipe.dtype, bytearray(self._lane.read(t.offset, t.nbytes)))
 
 
-def _recipes_of(library: str, launch: host.Launch) -> tuple[_Recipe, ...]:
+def _recipes_of(kernel: Kernel, launch: host.Launch) -> _Recipes:
     described = unpack_tensors(launch.tensors, launch.payload_bytes)
-    if not described:
+    parameters = None
+    if launch.flags & FLAG_PARAMETERS and described:
+        *rest, parameters = described
+        described = tuple(rest)
+    wanted = len(kernel.signature.inputs) if kernel.signature is not None else 0
+    if not described and parameters is None and (launch.payload_bytes or kernel.signature is None):
         described = (Tensor(DTYPE_CODES["uint8"], (launch.payload_bytes,), 0, launch.payload_bytes),)
+    lent = [each for each in described if each.dtype not in _NOT_LENT]
+    others = [(place, each) for place, each in enumerate(described) if each.dtype == STRINGS]
+    absent = [place for place, each in enumerate(described) if each.dtype == ABSENT]
+    absent += range(len(described), wanted)
+    places = sorted([*others, *((place, None) for place in absent)], key=itemgetter(0))
+    rows = next((each.dims[0] for each in described if each.dims), _ROWS_ALONE)
+    return _Recipes(_lent_recipes(kernel.tensors, lent), tuple(places), parameters, rows)
+
+
+def _lent_recipes(library: str, described: Sequence[Tensor]) -> tuple[_Recipe, ...]:
     dtypes: list[Any] = [None] * len(described)
     if library == "numpy":
         dtypes = [numpy_dtype(each.dtype) for each in described]
@@ -166,12 +252,10 @@ def on_stream(kernel: Kernel, stream: int) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def call_on_stream(
-    kernel: Kernel, arguments: Sequence[Any], stream: int, sequence: SequenceContext | None = None
-) -> Any:
+def call_on_stream(kernel: Kernel, arguments: Sequence[Any], stream: int, asked: Asked = NOTHING_ASKED) -> Any:
     """`call_kernel` with ``stream`` as the current one of the kernel's library."""
     with on_stream(kernel, stream):
-        return call_kernel(kernel, arguments, sequence)
+        return call_kernel(kernel, arguments, asked)
 
 
 def _torch_on_host(memory: memoryview, recipe: _Recipe) -> Any:

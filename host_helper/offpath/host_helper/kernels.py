@@ -17,15 +17,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
-from offpath.bindings.wire.signatures import KernelSignature
+from offpath.bindings.wire.signatures import MAX_DECLARED, KernelSignature
 from offpath.host_helper.demands import Batching, parse_batching, parse_demand, parse_memory
-from offpath.host_helper.sequences import SequenceContext
-from offpath.host_helper.signatures import Declared, signature
+from offpath.host_helper.signatures import Declared, check_batched, signature
 
 KernelFunction = Callable[..., Any]
+Asked = Mapping[str, Any]
+"""What a kernel asks for besides its tensors, by the name of its argument: ``sequence``, ``parameters``."""
+NOTHING_ASKED: Final[Asked] = MappingProxyType({})
 _F = TypeVar("_F", bound=KernelFunction)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
 TENSORS: Final = ("numpy", "torch", "cupy", "pointer")
@@ -44,7 +47,8 @@ class Kernel:
     the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`. ``batching``: how requests
     share its launches; None: they do not. ``signature``: what it declared of its tensors; None: nothing.
     ``sequences``: each request is of a sequence, which the function gets as its argument ``sequence``. ``streams``:
-    the function is a generator, and each value that it yields is one answer; ``post`` gets each value.
+    the function is a generator, and each value that it yields is one answer; ``post`` gets each value. ``keeps``: the
+    function gets copies. ``parameters``: it gets the request's as its argument ``parameters``.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Kernel:
     sequences: bool = False
     streams: bool = False
     keeps: bool = False
+    parameters: bool = False
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -166,6 +171,7 @@ class KernelTable:
         labels: Sequence[str] = (),
         streams: bool = False,
         keeps: bool = False,
+        parameters: bool = False,
     ) -> Callable[[_F], _F]:
         """Register the decorated function under ``name``.
 
@@ -192,7 +198,9 @@ class KernelTable:
                 `offpath.host_helper.sequences.SequenceContext`, whose ``state`` it may fill. Not with ``max_batch``.
             inputs, outputs: the tensors that it takes and returns: dtype and dims by name, -1 for a dimension of any
                 length. ``{"image": ("fp32", [-1, 3, 224, 224])}``. A kernel that declares them is also a model, which
-                clients of the Open Inference Protocol reach by the gateway.
+                clients of the Open Inference Protocol reach by the gateway. An input with None behind its dims,
+                ``("fp32", [-1], None)``, is optional: the function gets None where a request lacks it. Strings are
+                ``"bytes"``, in numpy an array of objects.
             model, version, labels: of that model. None: the kernel's name.
             streams: the function is a generator. Each value that it yields is one answer of the request's stream, in
                 the same forms as a returned result. When nobody wants further answers, GeneratorExit is raised at its
@@ -200,6 +208,8 @@ class KernelTable:
             keeps: the function keeps arguments, or views of them, beyond its return: it gets copies. Implied by
                 ``sequences``. Without it, a request whose kernel keeps an argument fails, because the next request
                 overwrites its memory. With "pointer" the function makes the copies itself.
+            parameters: the function gets a further argument, ``parameters``: those that the client gave beside the
+                tensors, by name. With ``max_batch`` it is a list of them, one for each row.
 
         Raises: ValueError: a demand, a memory or a batch size out of range, a duplicate or invalid name, an unknown
         ``tensors`` or one whose library is not installed, an invalid signature, a second kernel of one model and
@@ -220,11 +230,18 @@ class KernelTable:
                 raise ValueError("requests of sequences share no launch: sequences=True excludes max_batch")
             if streams and batching is not None:
                 raise ValueError("streams and max_batch exclude each other: a stream is of one request")
-            declared = signature(name, inputs, outputs, model, version, labels, sequences=sequences, streams=streams)
+            declared = signature(
+                name, inputs, outputs, model, version, labels, sequences=sequences, streams=streams,
+                parameters=parameters,
+            )  # fmt: skip
+            if batching is not None and declared is not None:
+                check_batched(declared)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
             raise ValueError(f"kernel {name!r} is registered already")
+        if declared is not None and self._declared + declared.tensor_count > MAX_DECLARED:
+            raise ValueError(f"kernel {name!r}: the kernels of a helper declare {MAX_DECLARED} tensors at most")
         if declared is not None and (other := self._same_version(declared)):
             raise ValueError(f"kernel {name!r}: {other!r} is version {version} of model {declared.model!r} already")
         if tensors not in TENSORS:
@@ -236,11 +253,16 @@ class KernelTable:
             _check_generator(name, function, streams)
             self.kernels[name] = Kernel(
                 name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto", batching, declared,
-                sequences, streams, keeps or sequences,
+                sequences, streams, keeps or sequences, parameters,
             )  # fmt: skip
             return function
 
         return register
+
+    @property
+    def _declared(self) -> int:
+        """Tensors that its kernels declare."""
+        return sum(each.signature.tensor_count for each in self.kernels.values() if each.signature is not None)
 
     def _same_version(self, declared: KernelSignature) -> str:
         """Name of the kernel that is this version of this model; empty: none."""
@@ -274,14 +296,13 @@ def arguments_of(kernel: Kernel, tensors: Sequence[Any]) -> Sequence[Any]:
     return arguments if isinstance(arguments, (tuple, list)) else (arguments,)
 
 
-def begin_kernel(kernel: Kernel, tensors: Sequence[Any], sequence: SequenceContext | None = None) -> Any:
-    """pre → kernel: its result, or the generator of one that streams. ``sequence``: the request's, for a kernel that
-    takes sequences."""
+def begin_kernel(kernel: Kernel, tensors: Sequence[Any], asked: Asked = NOTHING_ASKED) -> Any:
+    """pre → kernel: its result, or the generator of one that streams. ``asked``: what it asks for besides tensors."""
     arguments = arguments_of(kernel, tensors)
-    return kernel.function(*arguments) if sequence is None else kernel.function(*arguments, sequence=sequence)
+    return kernel.function(*arguments, **asked) if asked else kernel.function(*arguments)
 
 
-def call_kernel(kernel: Kernel, tensors: Sequence[Any], sequence: SequenceContext | None = None) -> Any:
+def call_kernel(kernel: Kernel, tensors: Sequence[Any], asked: Asked = NOTHING_ASKED) -> Any:
     """pre → kernel → post."""
-    result = begin_kernel(kernel, tensors, sequence)
+    result = begin_kernel(kernel, tensors, asked)
     return kernel.post(result) if kernel.post is not None else result

@@ -13,7 +13,7 @@ from offpath.bindings.mig import WHOLE
 from offpath.bindings.ports import Gpu, HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.fields import MAX_GPUS
-from offpath.bindings.wire.signatures import KernelSignature
+from offpath.bindings.wire.signatures import KernelSignature, parts
 from offpath.host_helper.demands import needs
 from offpath.host_helper.kernels import KernelTable
 
@@ -58,7 +58,7 @@ def kernels_reloaded(
     first = control.KernelsReloaded(
         revision=revision, kernels=kernel_offers(table), needs_count=len(needed), signature_count=len(declared)
     )
-    return [first, *needed, *declared]
+    return [first, *needed, *signature_messages(table)]
 
 
 def kernel_offers(table: KernelTable) -> list[control.KernelOffer]:
@@ -69,6 +69,11 @@ def kernel_offers(table: KernelTable) -> list[control.KernelOffer]:
 def signatures(table: KernelTable) -> list[KernelSignature]:
     """Those that kernels declare."""
     return [kernel.signature for kernel in table.kernels.values() if kernel.signature is not None]
+
+
+def signature_messages(table: KernelTable) -> list[KernelSignature]:
+    """The messages about them: several for one of many tensors."""
+    return [part for each in signatures(table) for part in parts(each)]
 
 
 def instance_held(order: control.OpenInstance, lanes: Iterable[tuple[int, int]]) -> control.InstanceHeld:

@@ -21,15 +21,25 @@ from offpath.bindings.errors import DeviceError, OffpathError, OptionRefused, Pl
 from offpath.bindings.mig import MigProfile
 from offpath.bindings.ports import Gpu
 from offpath.bindings.wire import host
-from offpath.bindings.wire.header import MAX_TENSORS, Tensor, pack_tensors
+from offpath.bindings.wire.header import MAX_TENSORS, STRINGS, Tensor, pack_tensors
 from offpath.host_helper.arguments import Arguments, call_on_stream
 from offpath.host_helper.dtypes import wire_code
-from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, LaneMemory, call_kernel, enter_lane
+from offpath.host_helper.kernels import (
+    NOTHING_ASKED,
+    Asked,
+    Kernel,
+    KernelTable,
+    LaneContext,
+    LaneMemory,
+    call_kernel,
+    enter_lane,
+)
 from offpath.host_helper.raised import summary
 from offpath.host_helper.results import store
 from offpath.host_helper.scrubbing import scrub
 from offpath.host_helper.slots import flat_bytes
 from offpath.host_helper.streaming import END, Values
+from offpath.host_helper.strings import KINDS, Strings, serialised
 
 WARM_UP: Final = 3
 """Runs before the measurement: libraries choose algorithms and allocate at their first calls."""
@@ -59,13 +69,25 @@ def sample_of(arrays: Sequence[NDArray[Any]], result_bytes: int) -> Sample:
         raise OptionRefused(f"{len(arrays)} inputs; a request has 1 to {MAX_TENSORS}")
     payload, tensors = bytearray(), []
     for array in arrays:
+        payload += bytes(-len(payload) % _ALIGN)
+        if array.dtype.kind in KINDS:
+            strings = _strings_of(array)
+            tensors.append(Tensor(STRINGS, array.shape, len(payload), strings.nbytes))
+            payload += b"".join(strings.pieces)
+            continue
         code = wire_code(array.dtype)
         if code is None:
             raise OptionRefused(f"requests cannot carry the dtype {array.dtype}")
-        payload += bytes(-len(payload) % _ALIGN)
         tensors.append(Tensor(code, array.shape, len(payload), array.nbytes))
         payload += flat_bytes(np.ascontiguousarray(array))
     return Sample(bytes(payload), pack_tensors(tensors), result_bytes)
+
+
+def _strings_of(array: NDArray[Any]) -> Strings:
+    try:
+        return serialised(array)
+    except (TypeError, ValueError) as fault:
+        raise OptionRefused(str(fault)) from None
 
 
 def measure(
@@ -122,8 +144,8 @@ def _runs(
 
     def run() -> None:
         given = arguments.of(kernel, launch)
-        stream = lane.stream
-        for result in _results(kernel, given, stream):
+        asked = {"parameters": arguments.parameters(kernel, launch)} if kernel.parameters else NOTHING_ASKED
+        for result in _results(kernel, given, lane.stream, asked):
             lane.synchronize()
             if store(lane, result).status != host.RESULT_OK:
                 raise OptionRefused(f"the result does not fit {sample.result_bytes} bytes: use a larger --result-bytes")
@@ -140,17 +162,17 @@ def _runs(
         raise OptionRefused(f"kernel {kernel.name} raised {summary(fault)}") from fault
 
 
-def _results(kernel: Kernel, given: Sequence[Any], stream: int) -> Iterator[Any]:
+def _results(kernel: Kernel, given: Sequence[Any], stream: int, asked: Asked) -> Iterator[Any]:
     """The result, or the values of a kernel that streams, which may have no end."""
     if kernel.streams:
-        values = Values(kernel, given, stream)
+        values = Values(kernel, given, stream, asked)
         for _ in range(MOST_VALUES):
             if (value := values.next()) is END:
                 return
             yield value
         values.close()
     else:
-        yield call_on_stream(kernel, given, stream) if stream else call_kernel(kernel, given)
+        yield call_on_stream(kernel, given, stream, asked) if stream else call_kernel(kernel, given, asked)
 
 
 def _rate(run: Callable[[], None], seconds: float, clock: Clock) -> float:

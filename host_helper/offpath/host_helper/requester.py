@@ -24,9 +24,10 @@ from offpath.host_helper.errors import RequestFailed, RequestTimeout, SlotsHeld,
 from offpath.host_helper.negotiate import Negotiation, Tls
 from offpath.host_helper.owner import Owner
 from offpath.host_helper.pending import Pending
+from offpath.host_helper.request_arrays import Array, as_arrays
 from offpath.host_helper.resume import Return, Way, outcome_of
 from offpath.host_helper.retries import RETRIES, may_retry
-from offpath.host_helper.slots import DEFAULT_OPTIONS, Array, Options, Result, SlotTable, as_arrays, daemon_gone
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
 _LONGEST_WAIT_S = 86_400.0
 """Longest single wait; a longer timeout, math.inf included, is split. poll(2) accepts at most 24 days."""

@@ -1,7 +1,8 @@
 """A kernel's result on its way back: described, then inside the message or in the lane's result half.
 
-A result may be numpy arrays, tensors of torch on CPU or GPU, or whatever has CUDA's array interface. What is in the
-GPU's memory goes into the lane by a copy on the device and never through the host, unless it travels in the message.
+A result may be numpy arrays, also of strings, tensors of torch on CPU or GPU, or whatever has CUDA's array interface.
+What is in the GPU's memory goes into the lane by a copy on the device and never through the host, unless it travels in
+the message.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 
 from offpath.bindings.ports import Lane
 from offpath.bindings.wire import host
-from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, Tensor, pack_tensors
+from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, STRINGS, Tensor, pack_tensors
 from offpath.host_helper.dtypes import wire_code
 from offpath.host_helper.slots import flat_bytes
+from offpath.host_helper.strings import KINDS, serialised
 from offpath.host_helper.tensors import LaneTensor
 
 _ALIGN: Final = 64
@@ -52,13 +54,14 @@ def store(lane: Lane, result: Any) -> Stored:
     result half.
 
     Raises: TypeError: the wire has no code for a dtype, or an array on the device is not contiguous. HeaderError: more
-    than eight arrays or six dims. DeviceError: the device failed.
+    than 80 arrays or six dims. ValueError: a string cannot be sent. DeviceError: the device failed.
     """
     if result is None:
         return NOTHING
     if type(result) is np.ndarray and result.nbytes <= host.INLINE_RESULT_BYTES and result.dtype.isnative:
         packed = _describe_one(result.dtype, result.shape)
-        return Stored(host.RESULT_OK, packed, result.tobytes(), result.nbytes, True)
+        if packed:
+            return Stored(host.RESULT_OK, packed, result.tobytes(), result.nbytes, True)
     arrays = [_array(a) for a in (result if isinstance(result, (tuple, list)) else (result,))]
     described, at = [], 0
     for array in arrays:
@@ -66,7 +69,7 @@ def store(lane: Lane, result: Any) -> Stored:
         at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
     nbytes = described[-1].offset + described[-1].nbytes if described else 0
     packed = pack_tensors(described)
-    if nbytes <= host.INLINE_RESULT_BYTES:
+    if nbytes <= host.inline_room(packed):
         return Stored(host.RESULT_OK, packed, _inline(lane, arrays, described, nbytes), nbytes, True)
     if nbytes > lane.result_bytes:
         text = f"a result of {nbytes} bytes does not fit the lane's {lane.result_bytes}".encode()
@@ -95,8 +98,11 @@ def _put(lane: Lane, at: int, array: _Array) -> None:
 
 @lru_cache(maxsize=256)
 def _describe_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The packed descriptor of a result that is one array. Cached by the dtype itself, because numpy takes 3 µs to
-    compute its name. Raises: TypeError: the wire has no code for the dtype."""
+    """The packed descriptor of a result that is one array; empty: of strings, whose length it does not show. Cached by
+    the dtype itself, because numpy takes 3 µs to compute its name. Raises: TypeError: the wire has no code for the
+    dtype."""
+    if dtype.kind in KINDS:
+        return b""
     code = _code(wire_code(dtype), dtype)
     return pack_tensors([Tensor(code, shape, 0, DTYPES[code][1] * math.prod(shape))])
 
@@ -116,6 +122,9 @@ def _array(value: Any) -> _Array:
 def _of_numpy(value: Any) -> _Array:
     """In C order, native byte order. (`np.ascontiguousarray` would give a scalar a dimension.)"""
     array = np.asarray(value, order="C")
+    if array.dtype.kind in KINDS:
+        strings = serialised(array)
+        return _Array(STRINGS, strings.shape, strings.nbytes, b"".join(strings.pieces), 0, None)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     code = _code(wire_code(array.dtype), array.dtype)

@@ -6,9 +6,9 @@ Sans-IO over the mapped regions: the callers ring and wait.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,26 @@ from offpath.bindings.native import pack_request, parse_answer
 from offpath.bindings.ports import RequesterSession, next_of
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
+    ABSENT,
     DTYPE_CODES,
     FLAG_IDEMPOTENT,
+    FLAG_PARAMETERS,
     FLAG_PAYLOAD_CRC,
     FLAG_SEQUENCE_END,
     FLAG_SEQUENCE_START,
     FLAG_STREAM,
+    STRINGS,
     AnswerHeader,
     Stages,
     Tensor,
     pack_tensors,
 )
+from offpath.host_helper import parameters as of_requests
+from offpath.host_helper import request_arrays
 from offpath.host_helper.dtypes import numpy_dtype, wire_code
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
+from offpath.host_helper.request_arrays import Array
+from offpath.host_helper.strings import array_of
 
 _ALIGN: Final = 64
 _LAYOUTS_KEPT: Final = 256
@@ -44,60 +51,9 @@ _OPTION_LIMITS: Final = (
 _W = TypeVar("_W")
 
 
-class Source(Protocol):
-    """An array of a request that lies elsewhere: its bytes are read into the slot, without a copy between."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """As numpy's arrays have it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """As numpy's arrays have it."""
-
-    @property
-    def nbytes(self) -> int:
-        """Length in bytes, in C order."""
-
-    def read_into(self, room: memoryview) -> None:
-        """Fill ``room``, which has ``nbytes``. What it raises ends the request, which was not sent."""
-
-
-Array = NDArray[Any] | Source
 Taker = Callable[[tuple[Tensor, ...], memoryview], None]
 """Takes a result out of the answer's memory before the slot is freed: its tensors, and the bytes that their offsets
 count in. They are the session's and must not be kept. An `OffpathError` that it raises becomes the request's end."""
-
-
-def as_arrays(arrays: Iterable[Any]) -> tuple[Array, ...]:
-    """A request's arrays, from any iterable of them, which is walked once.
-
-    Raises: TypeError: it is one array, or an element is none; the text shows the call that was meant.
-    """
-    if isinstance(arrays, (str, bytes, bytearray, memoryview)) or hasattr(arrays, "dtype"):
-        raise TypeError(f"a list of arrays is wanted, not one {_kind(arrays)}: pass [array]")
-    try:
-        found = tuple(arrays)
-    except TypeError:
-        raise TypeError(f"a list of arrays is wanted, not {_kind(arrays)}: pass [array]") from None
-    for number, each in enumerate(found):
-        if type(each) is not np.ndarray:
-            _check_element(number, each)
-    return found
-
-
-def _check_element(number: int, each: Any) -> None:
-    if isinstance(each, np.ma.MaskedArray):
-        raise TypeError(f"array {number} is masked, and a mask does not travel: pass array.filled(value)")
-    if isinstance(each, (np.ndarray, np.generic)):
-        return
-    if not all(hasattr(each, name) for name in ("dtype", "shape", "nbytes", "read_into")):
-        raise TypeError(f"array {number} is {_kind(each)}, not an array of numpy: pass numpy.asarray(value)")
-
-
-def _kind(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return type(value).__name__ + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +84,10 @@ class Options:
     """Per-request options. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline. ``priority`` 0 to 255, the
     greater the more urgent: each step counts as ``leasing.priority_step_ms`` of waiting. ``sequence_id``: of its
     sequence, 0 for none; ``sequence_start``, ``sequence_end``: it is the first, or the last, request of it.
+    ``parameters``: booleans, numbers and strings for a kernel that asks for them; at most 64, and 16 KiB as JSON.
 
-    Raises: OptionRefused: not a whole number, out of the range of its header field, or a start or end of no sequence.
+    Raises: OptionRefused: not a whole number, out of the range of its header field, a start or end of no sequence, or
+    other parameters.
     """
 
     demand: int = 0
@@ -140,6 +98,7 @@ class Options:
     sequence_id: int = 0
     sequence_start: bool = False
     sequence_end: bool = False
+    parameters: Mapping[str, of_requests.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, most in _OPTION_LIMITS:
@@ -148,6 +107,8 @@ class Options:
                 raise OptionRefused(f"{name} is not a whole number from 0 to {most}")
         if (self.sequence_start or self.sequence_end) and not self.sequence_id:
             raise OptionRefused("sequence_start and sequence_end need a sequence_id other than 0")
+        if self.parameters:
+            object.__setattr__(self, "parameters", of_requests.checked(self.parameters))
 
     @property
     def flags(self) -> int:
@@ -156,7 +117,7 @@ class Options:
             FLAG_SEQUENCE_END if self.sequence_end else 0
         )
         others = (FLAG_IDEMPOTENT if self.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if self.with_checksum else 0)
-        return of_sequence | others
+        return of_sequence | others | (FLAG_PARAMETERS if self.parameters else 0)
 
 
 DEFAULT_OPTIONS: Final = Options()
@@ -194,13 +155,16 @@ class SlotTable(Generic[_W]):
         *,
         is_stream: bool = False,
     ) -> int:
-        """Write a request into a free slot; the caller rings it. Returns the slot. ``arrays``: of `as_arrays`.
+        """Write a request into a free slot; the caller rings it. Returns the slot. ``arrays``: of
+        `offpath.host_helper.request_arrays.as_arrays`.
         ``taker``: gets the result, and the outcome has no arrays then. ``is_stream``: it gets a stream of answers, see
         `take`.
 
         Raises: PayloadTooLarge: the arrays do not fit. TypeError: the wire has no code for a dtype. What a source
-        raises.
+        raises. HeaderError: more arrays than a request has, or more dimensions.
         """
+        if options.parameters:
+            arrays = [*arrays, of_requests.packed(options.parameters)]
         tensors, nbytes, offsets = self._layout(arrays)
         session = self._session
         if nbytes > session.payload_bytes:
@@ -283,7 +247,7 @@ class SlotTable(Generic[_W]):
             has_more = self._is_next(slot, answer)
         except HeaderError as broken:
             self._vacate(slot)
-            return waiter, RequestFailed(Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}")
+            return waiter, _invalid(broken)
         if not has_more:
             if slot in self._streams:
                 taker = None  # the last answer of a stream has no result
@@ -297,7 +261,10 @@ class SlotTable(Generic[_W]):
         outcome: Result | OffpathError
         body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
-            arrays = tuple(np.ndarray(t.dims, numpy_dtype(t.dtype), body, t.offset) for t in answer.tensors)
+            try:
+                arrays = tuple(_array_in(body, each) for each in answer.tensors)
+            except HeaderError as broken:
+                return waiter, _invalid(broken)
             outcome = _result(arrays, answer)
         else:
             detail = body.decode("utf-8", "replace")
@@ -334,12 +301,16 @@ class SlotTable(Generic[_W]):
         described = []
         at = 0
         for array in arrays:
-            code = wire_code(array.dtype)
+            if array is request_arrays.ABSENT:
+                described.append(Tensor(ABSENT, (), 0, 0))
+                continue
+            is_string = array.dtype.hasobject and not isinstance(array, np.ndarray)
+            code = STRINGS if is_string else wire_code(array.dtype)
             if code is None:
                 raise TypeError(f"dtype {array.dtype} is not supported; use {', '.join(DTYPE_CODES)} in native order")
             described.append(Tensor(code, array.shape, at, array.nbytes))
             at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
-        end = described[-1].offset + described[-1].nbytes if described else 0
+        end = max((each.offset + each.nbytes for each in described), default=0)
         if len(self._layouts) >= _LAYOUTS_KEPT:
             self._layouts.clear()
         layout = (pack_tensors(described), end, tuple(t.offset for t in described))
@@ -354,10 +325,26 @@ def flat_bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
+def _array_in(body: bytes, tensor: Tensor) -> NDArray[Any]:
+    """Raises: HeaderError: it has no strings as its dims say."""
+    if tensor.dtype == STRINGS:
+        return array_of(memoryview(body)[tensor.offset : tensor.offset + tensor.nbytes], tensor.dims)
+    if tensor.dtype == ABSENT:
+        raise HeaderError("dtype", "a result has no absent tensor")
+    return np.ndarray(tensor.dims, numpy_dtype(tensor.dtype), body, tensor.offset)
+
+
+def _invalid(broken: HeaderError) -> RequestFailed:
+    """The outcome of a request whose answer cannot be read."""
+    return RequestFailed(Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}")
+
+
 def _layout_key(array: Array) -> tuple[Any, ...]:
-    """What the array's descriptor depends on. All structured dtypes have one number."""
+    """What the array's descriptor depends on. All structured dtypes have one number, and strings have any length."""
     dtype = array.dtype
-    return (dtype.num if dtype.num != _VOID else dtype, dtype.isnative, array.shape)
+    if isinstance(array, np.ndarray):
+        return (dtype.num if dtype.num != _VOID else dtype, dtype.isnative, array.shape)
+    return (dtype, array.shape, array.nbytes)
 
 
 def daemon_gone(detail: str) -> RequestFailed:

@@ -6,8 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from offpath.host_helper.arguments import on_stream
-from offpath.host_helper.kernels import Kernel, begin_kernel
-from offpath.host_helper.sequences import SequenceContext
+from offpath.host_helper.kernels import NOTHING_ASKED, Asked, Kernel, begin_kernel
 
 END: Final = object()
 """See `Values.next`."""
@@ -16,14 +15,12 @@ END: Final = object()
 class Values:
     """The values of one launch. ``stream``: handle of the lane's CUDA stream, 0 in host memory."""
 
-    def __init__(
-        self, kernel: Kernel, tensors: Sequence[Any], stream: int, sequence: SequenceContext | None = None
-    ) -> None:
+    def __init__(self, kernel: Kernel, tensors: Sequence[Any], stream: int, asked: Asked = NOTHING_ASKED) -> None:
         """Nothing of the kernel runs before the first `next`, except ``pre``. Raises: what ``pre`` raises."""
         self.kernel = kernel
         self._stream = stream
         with on_stream(kernel, stream):
-            self._values: Generator[Any, None, None] = begin_kernel(kernel, tensors, sequence)
+            self._values: Generator[Any, None, None] = begin_kernel(kernel, tensors, asked)
 
     def next(self) -> Any:
         """The next value, after ``post``; `END`: there is none. Raises: what the kernel raises."""

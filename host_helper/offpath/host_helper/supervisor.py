@@ -53,7 +53,7 @@ from offpath.host_helper.offers import (
     instance_failed,
     instance_held,
     kernels_reloaded,
-    signatures,
+    signature_messages,
     take_leave,
 )
 from offpath.host_helper.quarantine import Quarantine
@@ -256,7 +256,7 @@ class Supervisor:
             self._announced,
         )  # fmt: skip
         self._send(connection, hello)
-        for message in (*needed, *signatures(self._table)):
+        for message in (*needed, *signature_messages(self._table)):
             self._send(connection, message)
         for gpu in self._gpus.values():
             self._send(connection, gpu_offer(gpu, self._gpus.keys()))

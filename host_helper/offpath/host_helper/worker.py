@@ -315,15 +315,15 @@ class Worker:
         if kernel.streams != bool(launch.flags & FLAG_STREAM):
             does = "streams" if kernel.streams else "does not stream"
             return failed(host.RESULT_STREAM_MISMATCH, f"kernel {kernel.name} {does}")
-        sequence = self._sequences.enter(launch) if kernel.sequences else None
+        asked = self._arguments.asked(kernel, launch, self._sequences)
         if (why := self._declared.fault(kernel, launch)) is not None:
             return failed(host.RESULT_KERNEL_RAISED, why)
         arguments = self._arguments.of(kernel, launch)
         if kernel.streams:
-            job.values = Values(kernel, arguments, self._lane.stream, sequence)
+            job.values = Values(kernel, arguments, self._lane.stream, asked)
             del arguments
             return self._next(job)
-        result = call_on_stream(kernel, arguments, self._lane.stream, sequence)
+        result = call_on_stream(kernel, arguments, self._lane.stream, asked)
         self._lane.synchronize()
         stored = store(self._lane, result)
         del arguments, result

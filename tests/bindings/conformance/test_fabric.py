@@ -21,7 +21,7 @@ from offpath.bindings.ports import (
     RequesterSession,
     immediate,
 )
-from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
+from offpath.bindings.wire.header import FIXED_BYTES, HEADER_COPY_BYTES, HEADER_PART_BYTES, MAX_TENSORS, TENSOR_BYTES
 
 pytestmark = pytest.mark.conformance
 
@@ -54,12 +54,12 @@ def test_an_immediate_is_its_kind_in_the_high_byte_and_the_slot_below() -> None:
 
 def test_the_daemon_reads_what_the_requester_wrote_before_its_doorbell(fabric_rig: Any, readable: Any) -> None:
     session, requester = fabric_rig.pair(slots=3, payload_bytes=10_000)
-    header = bytes(range(256)) * 2
+    header = bytes(range(23)) + b"\4" + bytes(range(104)) + bytes(range(192))  # announces four tensors
     requester.payload_view(2)[:] = b"\xee" * 10_000
     requester.write_header(2, header, 10_000)
     requester.ring(immediate(IMM_SUBMIT, 2))
     assert drain(session, readable, 1) == [2]
-    assert session.read_header(2)[: len(header)] == header
+    assert session.read_header(2) == header
     assert fabric_rig.read_slots(session, session.payload_offset(2), 10_000) == b"\xee" * 10_000
 
 
@@ -67,11 +67,12 @@ def test_a_header_is_copied_once_and_later_writes_do_not_reach_the_copy(fabric_r
     session, requester = fabric_rig.pair()
     copies = []
     for byte in (b"\x01", b"\x02"):
-        requester.write_header(0, byte * HEADER_COPY_BYTES, 0)
+        requester.write_header(0, byte * 23 + bytes([MAX_TENSORS]) + byte * (HEADER_COPY_BYTES - 24), 0)
         requester.ring(immediate(IMM_SUBMIT, 0))
         drain(session, readable, 1)
         copies.append(session.read_header(0))
-    assert copies == [b"\x01" * HEADER_COPY_BYTES, b"\x02" * HEADER_COPY_BYTES]
+    assert [len(each) for each in copies] == [HEADER_COPY_BYTES] * 2
+    assert [set(each) for each in copies] == [{1, MAX_TENSORS}, {2, MAX_TENSORS}]
 
 
 def test_slots_do_not_overlap_and_neither_do_answers(fabric_rig: Any, readable: Any) -> None:
@@ -87,9 +88,9 @@ def test_slots_do_not_overlap_and_neither_do_answers(fabric_rig: Any, readable: 
     take(requester, readable, 5)
     for slot in range(5):
         at = session.payload_offset(slot)
-        assert session.read_header(slot) == bytes([slot]) * HEADER_COPY_BYTES
+        assert session.read_header(slot) == bytes([slot]) * (FIXED_BYTES + slot * TENSOR_BYTES)
         assert fabric_rig.read_slots(session, at, 4097) == bytes([0x80 | slot]) * 4097
-        assert requester.answer_header(slot) == bytes([0x40 | slot]) * HEADER_COPY_BYTES
+        assert requester.answer_header(slot) == bytes([0x40 | slot]) * (FIXED_BYTES + (0x40 | slot) * TENSOR_BYTES)
         assert requester.result_view(slot, 4097) == bytes([0x20 | slot]) * 4097
 
 
@@ -106,7 +107,7 @@ def test_a_fresh_session_holds_nothing_of_an_older_one(fabric_rig: Any, readable
     session.close()
     session, requester = fabric_rig.pair(slots=1, payload_bytes=4096, result_bytes=4096)
     assert fabric_rig.read_slots(session, 0, HEADER_PART_BYTES + 4096) == bytes(HEADER_PART_BYTES + 4096)
-    assert requester.answer_header(0) == bytes(HEADER_COPY_BYTES)
+    assert requester.answer_header(0) == bytes(FIXED_BYTES)
     assert requester.result_view(0, 4096) == bytes(4096)
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from offpath.bindings import twins
-from offpath.bindings.wire.header import HEADER_COPY_BYTES, pack_request
+from offpath.bindings.wire.header import HEADER_COPY_BYTES, MAX_TENSORS, TENSOR_BYTES, pack_request
 
 from ...fuzz.mutate import ANSWER, LAUNCH, REQUEST, RESULT, Mutation, edge, spoil, struct_mutation
 from . import journalled, sockets
@@ -112,7 +112,7 @@ class Parser:
 
 
 def requests(module: Any) -> Pair:
-    dims = struct.pack("<BBHI6IQQ16x", 1, 4, 0, 0, *[1 << 16] * 4, 0, 0, 0, 0)  # their product is 0 modulo 2^64
+    dims = struct.pack("<BBHI6IQQ", 1, 4, 0, 0, *[1 << 16] * 4, 0, 0, 0, 0)  # their product is 0 modulo 2^64
     wrapped = pack_request(1, 1, 64, dims), (64,)
     inputs = Inputs("parse_request", struct_mutation(REQUEST, 128, has_crc=True), wrapped, wrapped)
     parser = Parser(module, "take_request", "check_request")
@@ -180,10 +180,11 @@ def number(noise: Random, size: int) -> Any:
 def tensors(noise: Random) -> Any:
     drawn = noise.random()
     if drawn < 0.7:
-        return noise.randbytes(64 * noise.randrange(9))
+        return noise.randbytes(TENSOR_BYTES * noise.choice((0, 1, 2, 3, 5, 8, MAX_TENSORS)))
     if drawn < 0.9:
-        return spoil(noise, noise.randbytes(64 * noise.randrange(10)))
-    return noise.choice((bytes(64 * 9), bytes(64 * 256), bytearray(64), b"", None, 5))
+        return spoil(noise, noise.randbytes(TENSOR_BYTES * noise.choice((0, 1, 2, 8, MAX_TENSORS, MAX_TENSORS + 1))))
+    most = bytes(TENSOR_BYTES * (MAX_TENSORS + 1))
+    return noise.choice((most, bytes(TENSOR_BYTES * 256), bytearray(TENSOR_BYTES), b"", None, 5))
 
 
 def packed_requests(module: Any) -> Pair:

@@ -59,14 +59,14 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def calls(module: Any, ours: socket.socket, theirs: socket.socket) -> Iterator[tuple[str, Callable[[], object]]]:
     """Each function on something valid, and on something that is not."""
-    tensor = bytes([1, 1]) + bytes(6) + (8).to_bytes(4, "little") + bytes(28) + (8).to_bytes(8, "little") + bytes(16)
-    good = pack_request(7, 3, 4096, tensor).ljust(640, b"\0")
+    tensor = bytes([1, 1]) + bytes(6) + (8).to_bytes(4, "little") + bytes(28) + (8).to_bytes(8, "little")
+    good = pack_request(7, 3, 4096, tensor).ljust(4096, b"\0")
     answer = pack_answer(7, 1, 0, 0, 1, 0, 5, 4096, (1 << 40, 2, 3, 4, 5, 6), tensor)
     launch, result = (
         pack_launch(1 << 40, 2, 3, 14, 0, 0, 4096, tensor),
         pack_result(1, 2, 0, 5, 6, 4, True, b"", b"text"),
     )
-    for name, data in (("valid", good), ("invalid", good[:-600] + b"\1" * 600)):
+    for name, data in (("valid", good), ("invalid", good[:60] + b"\1" * 4036)):
         yield f"take_request, {name}", lambda data=data: module.take_request(memoryview(bytearray(data)), 0, 4096)
     yield "take_request, outside", lambda: module.take_request(memoryview(good), 1, 4096)
     for name, data in (("valid", answer), ("invalid", answer[:-1])):
@@ -116,7 +116,7 @@ def test_classes_and_buffers_are_not_held(module: Any) -> None:
     gc.collect()
     after = sys.getrefcount(RequestHeader), sys.getrefcount(twins.parse_result)
     assert max(abs(new - old) for new, old in zip(after, before, strict=True)) < 50
-    store = bytearray(pack_request(1, 2, 3).ljust(640, b"\0"))
+    store = bytearray(pack_request(1, 2, 3).ljust(4096, b"\0"))
     view = memoryview(store)
     assert module.take_request(view, 0, 3)[0].request_id == 1
     assert module.copy(view, 0, view, 1, 5)

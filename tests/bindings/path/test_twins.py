@@ -99,7 +99,7 @@ def test_what_c_packs_c_takes(
     args = (request_id, kernel, payload, tensors, flags, demand, priority, crc, crc, sequence)
     packed = module.pack_request(*args)
     assert packed == pack_request(*args)
-    header, checksum = module.take_request(memoryview(packed.ljust(640, b"\1")), 0, payload)
+    header, checksum = module.take_request(memoryview(packed.ljust(4096, b"\1")), 0, payload)
     assert header == RequestHeader(
         flags, request_id, kernel, demand, priority, crc, crc, payload, len(arrays), tensors, sequence
     )  # fmt: skip
@@ -109,7 +109,7 @@ def test_what_c_packs_c_takes(
 
 @given(st.binary(max_size=700), st.integers(0, 1 << 70))
 def test_any_bytes_are_treated_alike(module: Any, data: bytes, most: int) -> None:
-    view = memoryview(data.ljust(640, b"\0"))
+    view = memoryview(data.ljust(4096, b"\0"))
     assert outcome(module.take_request, view, 0, most) == outcome(twins.take_request, view, 0, most)
     assert outcome(module.parse_answer, data, most) == outcome(twins.parse_answer, data, most)
     for name in ("parse_launch", "parse_result"):

@@ -51,7 +51,7 @@ def cost_us(call: Callable[..., object], *args: Any) -> float:
 def calls() -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """(what, function, arguments) of those that need no socket and no journal."""
     slot = memoryview(bytearray(pack_request(7, 3, 602_112, TENSOR).ljust(8192, b"\0")))
-    answer = pack_answer(7, 1, 0, 0, 1, 0, 5, 602_112, STAGES, TENSOR).ljust(640, b"\0")
+    answer = pack_answer(7, 1, 0, 0, 1, 0, 5, 602_112, STAGES, TENSOR).ljust(4096, b"\0")
     yield "take_request", "take_request", (slot, 0, 1 << 20)
     yield "pack_request", "pack_request", (7, 3, 602_112, TENSOR, 0, 0, 0, 0, 0)
     yield "pack_answer", "pack_answer", (7, 1, 0, 0, 1, 0, 5, 4, STAGES, b"")

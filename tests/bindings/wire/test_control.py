@@ -154,7 +154,7 @@ def test_json_made_to_hurt_is_refused(body: bytes) -> None:
         control.decode(negotiating.TO_DAEMON, body)
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, 65535, "2", None, [], 2.5])
+@pytest.mark.parametrize("version", [0, 1, 2, 4, 65535, "3", None, [], 2.5])
 def test_another_protocol_version_is_told_apart_from_a_broken_message(version: object) -> None:
     hello = {"kind": "hello", "version": version, "slots": 1, "payload_bytes": 1, "result_bytes": 1}
     with pytest.raises(ControlError) as refused:

@@ -17,6 +17,7 @@ from offpath.bindings.wire.host import (
     KIND_RESULT,
     LAST_RESULT,
     LAUNCH_BYTES,
+    MAX_MEMBERS,
     MAX_MESSAGE_BYTES,
     RESULT_BYTES,
     RESULT_KERNEL_RAISED,
@@ -25,23 +26,29 @@ from offpath.bindings.wire.host import (
     Launch,
     Proceed,
     Result,
+    inline_room,
     pack_launch,
     pack_proceed,
     pack_result,
+    pack_rows,
     parse_launch,
     parse_proceed,
     parse_result,
+    unpack_rows,
 )
 
 u8, u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64))
-descriptors = st.integers(0, MAX_TENSORS).flatmap(
+descriptors = st.one_of(st.integers(0, 8), st.just(MAX_TENSORS)).flatmap(
     lambda n: st.binary(min_size=n * TENSOR_BYTES, max_size=n * TENSOR_BYTES)
 )
 u64s = st.integers(1, (1 << 64) - 1)
 sequences = st.one_of(st.just((0, 0)), st.tuples(u64s, u64s))
+rows = st.lists(st.integers(1, 4096), min_size=1, max_size=MAX_MEMBERS)
 launches = st.builds(
-    lambda launch, sequence: launch._replace(sequence=sequence[0], sequence_id=sequence[1]),
-    st.builds(Launch, u64, u64, u32, u16, u8, u32, u64, descriptors), sequences,
+    lambda launch, sequence, rows: launch._replace(
+        sequence=sequence[0], sequence_id=sequence[1], rows=b"" if sequence[0] else pack_rows(rows)
+    ),
+    st.builds(Launch, u64, u64, u32, u16, u8, u32, u64, descriptors), sequences, st.one_of(st.just([]), rows),
 )  # fmt: skip
 
 
@@ -57,17 +64,19 @@ def packed_launch(launch: Launch) -> bytes:
         launch.tensors,
         launch.sequence,
         launch.sequence_id,
+        launch.rows,
     )
 
 
 @st.composite
 def results(draw: st.DrawFn) -> Result:
     is_inline = draw(st.booleans())
-    inline = draw(st.binary(max_size=INLINE_RESULT_BYTES)) if is_inline else b""
+    tensors = draw(descriptors)
+    inline = draw(st.binary(max_size=inline_room(tensors))) if is_inline else b""
     nbytes = len(inline) if is_inline else draw(u64)
     status = draw(st.integers(0, LAST_RESULT))
     return Result(
-        draw(u64), draw(u64), status, draw(u64), draw(u64), nbytes, is_inline, draw(descriptors), inline,
+        draw(u64), draw(u64), status, draw(u64), draw(u64), nbytes, is_inline, tensors, inline,
         draw(st.integers(status == RESULT_MORE, (1 << 32) - 1)),
     )  # fmt: skip
 
@@ -119,7 +128,8 @@ GOOD_RESULT = packed_result(Result(1, 2, 0, 3, 4, 6, True, bytes(TENSOR_BYTES), 
         (2, 2, "length"),
         (2, MAX_TENSORS + 1, "length"),
         (3, 1, "length"),
-        (3, 2, "launch"),
+        (3, 2, "length"),
+        (3, 3, "launch"),
         (30, 1, "launch"),
         (31, 1, "launch"),
     ],
@@ -204,7 +214,25 @@ def test_an_inline_result_has_a_limit_on_both_sides() -> None:
 
 def test_the_largest_messages_fit_the_channel() -> None:
     assert LAUNCH_BYTES + MAX_TENSORS * TENSOR_BYTES <= MAX_MESSAGE_BYTES
-    assert RESULT_BYTES + MAX_TENSORS * TENSOR_BYTES + INLINE_RESULT_BYTES <= MAX_MESSAGE_BYTES
+    assert LAUNCH_BYTES + SEQUENCE_BYTES + MAX_TENSORS * TENSOR_BYTES <= MAX_MESSAGE_BYTES
+    for count in (0, 20, 21, MAX_TENSORS):
+        most = Result(1, 1, 0, 0, 0, 0, True, bytes(count * TENSOR_BYTES), b"")
+        room = inline_room(most.tensors)
+        assert room == min(INLINE_RESULT_BYTES, MAX_MESSAGE_BYTES - RESULT_BYTES - count * TENSOR_BYTES) > 0
+        packed = packed_result(most._replace(result_bytes=room, inline=bytes(room)))
+        assert len(packed) <= MAX_MESSAGE_BYTES
+        assert len(parse_result(packed).inline) == room
+        with pytest.raises(HostMessageError, match="inline_length"):
+            packed_result(most._replace(result_bytes=room + 1, inline=bytes(room + 1)))
+
+
+def test_a_launch_of_a_batch_has_the_rows_of_its_requests_behind_its_tensors() -> None:
+    packed = pack_launch(1, 2, 3, 4, 0, 0, 100, bytes(TENSOR_BYTES), rows=pack_rows([3, 4096, 1]))
+    assert unpack_rows(parse_launch(packed).rows) == (3, 4096, 1)
+    assert parse_launch(packed).tensors == bytes(TENSOR_BYTES)
+    for spoilt in (packed[:-1], packed[:-6], packed + bytes(2 * MAX_MEMBERS)):
+        with pytest.raises(HostMessageError, match="length"):
+            parse_launch(spoilt)
 
 
 # -- known answers: a change of one of these changes the protocol's version too ------------------------------------

@@ -91,8 +91,8 @@ def make_tensor(name: str, value: int) -> bytes:
 
 def make_launch(name: str, value: int) -> bytes:
     names = ("job", "generation", "kernel_id", "demand", "flags", "payload_crc", "payload_bytes")
-    assert name in (*names, "is_in_sequence")
-    sequence = int(name == "is_in_sequence")
+    assert name in (*names, "adds")
+    sequence = int(name == "adds")
     return host.pack_launch(*(value if each == name else 0 for each in names), b"", sequence, sequence)
 
 
@@ -150,9 +150,9 @@ STRUCTS: dict[str, tuple[struct.Struct, Callable[[str, int], bytes]]] = {
 # fields that the packer fills itself: name -> bytes
 FIXED: dict[tuple[str, str], bytes] = {
     ("request", "magic"): b"OFRQ",
-    ("request", "version"): b"\1\0",
+    ("request", "version"): b"\2\0",
     ("answer", "magic"): b"OFAS",
-    ("answer", "version"): b"\1\0",
+    ("answer", "version"): b"\2\0",
     ("tensor", "ndim"): b"\5",
     ("launch", "kind"): b"\1",
     ("result", "kind"): b"\2",
@@ -184,7 +184,7 @@ def test_each_named_field_lies_where_the_table_says(name: str) -> None:
             assert made[offset : offset + size] == FIXED[name, field]
         elif field in ("reserved", "crc", "tensor_count"):
             continue
-        elif size == 1 and field in ("is_inline", "is_writable", "is_in_sequence", "is_stop"):
+        elif size == 1 and field in ("is_inline", "is_writable", "adds", "is_stop"):
             assert make(field, 1)[offset] == 1
         else:
             assert make(field, number(offset, size))[offset : offset + size] == pattern(offset, size), field
@@ -193,7 +193,7 @@ def test_each_named_field_lies_where_the_table_says(name: str) -> None:
 def first_named(name: str) -> list[str]:
     skip = {
         "magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline", "is_writable",
-        "is_in_sequence", "is_stop",
+        "adds", "is_stop",
     }  # fmt: skip
     return [row["field"] for row in TABLES[f"struct {name}"] if row["field"] not in skip]
 
@@ -240,7 +240,10 @@ def test_dtypes_are_the_table_of_the_code() -> None:
     assert documented == header.DTYPES
 
 
-_REQUEST_FLAGS = ("FLAG_IDEMPOTENT", "FLAG_PAYLOAD_CRC", "FLAG_STREAM", "FLAG_SEQUENCE_START", "FLAG_SEQUENCE_END")
+_REQUEST_FLAGS = (
+    "FLAG_IDEMPOTENT", "FLAG_PAYLOAD_CRC", "FLAG_STREAM", "FLAG_SEQUENCE_START", "FLAG_SEQUENCE_END",
+    "FLAG_PARAMETERS",
+)  # fmt: skip
 CONSTANTS = {
     "immediates": {name: getattr(ports, name) for name in ("IMM_SUBMIT", "IMM_CREDIT", "IMM_CANCEL", "IMM_NEXT")},
     "request flags": {name: getattr(header, name) for name in _REQUEST_FLAGS},

@@ -37,7 +37,7 @@ STRUCTS: Final[dict[str, tuple[struct.Struct, str]]] = {
         "magic version flags request_id status tensors reason retry_after_ms lease gpu result_bytes "
         "queued copy launch kernel back total generation number batch_rows batch crc",
     ),
-    "launch": (host._LAUNCH, "kind flags tensors more kernel_id job generation payload_crc R zero payload_bytes"),
+    "launch": (host._LAUNCH, "kind flags tensors adds kernel_id job generation payload_crc R zero payload_bytes"),
     "result": (
         host._RESULT, "kind status tensors inline number started_ns finished_ns job generation result_bytes"
     ),

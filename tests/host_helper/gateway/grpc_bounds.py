@@ -141,7 +141,7 @@ async def test_a_message_of_too_many_parts_or_bytes_is_refused(channel: grpc.aio
     body = b"\x2a\x00" * 1_000_000
     answer = channel.unary_unary(f"/{SERVICE}/{method}")(body, metadata=Stub(channel, Rig.token("ada")).metadata)
     assert await refused(answer) == {
-        "ModelInfer": ("INVALID_ARGUMENT", "more than 64 inputs"),
+        "ModelInfer": ("INVALID_ARGUMENT", "more than 80 inputs"),
         "ModelConfig": ("RESOURCE_EXHAUSTED", "the message of this method has at most 65536 bytes"),
     }[method]  # fmt: skip
 

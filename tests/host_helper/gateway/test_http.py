@@ -43,7 +43,7 @@ async def test_a_model_is_described(gateway: Rig) -> None:
         assert (answer.status, answer.json) == (200, wanted)
     config = (await gateway.ask("/v2/models/scaling/config")).json
     assert (config["name"], config["max_batch_size"]) == ("scaling", 0)
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3]}]
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3], "optional": False}]
     index = await gateway.ask("/v2/repository/index", b"")
     assert [each["name"] for each in index.json] == [
         "accumulate", "count", "identity", "lying", "napping", "recount", "scaling",

@@ -17,7 +17,7 @@ from .shadow_records import Occupant, ShadowJob, ShadowLease, promise
 if TYPE_CHECKING:
     from .shadow import Shadow
 
-PADDING = 512
+PADDING = 1024
 MOST_MEMBERS = 256
 
 

@@ -29,7 +29,7 @@ from offpath.bindings.sockets import (
 from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.twins import HUNG_UP
-from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
+from offpath.bindings.wire.header import HEADER_PART_BYTES, copied_answer
 
 _TICKET_BYTES: Final = 256
 _GEOMETRY = struct.Struct("<IQQ")
@@ -255,8 +255,7 @@ class LoopbackRequesterSession:
 
     def answer_header(self, slot: int) -> bytes:
         """See `RequesterSession.answer_header`."""
-        at = slot * self._answer_stride
-        return bytes(self._answers.view[at : at + HEADER_COPY_BYTES])
+        return copied_answer(self._answers.view, slot * self._answer_stride)
 
     def result_view(self, slot: int, nbytes: int) -> memoryview:
         """See `RequesterSession.result_view`."""

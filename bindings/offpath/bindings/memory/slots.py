@@ -10,7 +10,7 @@ from typing import Final
 from offpath.bindings.errors import RegionError
 from offpath.bindings.memory.region import Region, memfd_name, round_to_page
 from offpath.bindings.native import take_request
-from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, RequestHeader
+from offpath.bindings.wire.header import FIXED_BYTES, HEADER_PART_BYTES, RequestHeader, copied_answer, copied_request
 
 
 def slot_stride(nbytes: int) -> int:
@@ -41,19 +41,20 @@ class SlotMemory:
 
     def read_header(self, slot: int) -> bytes:
         """See `FabricSession.read_header`."""
-        at = slot * self.slot_stride
-        self.header_bytes_read += HEADER_COPY_BYTES
-        return bytes(self.slots.view[at : at + HEADER_COPY_BYTES])
+        copied = copied_request(self.slots.view, slot * self.slot_stride)
+        self.header_bytes_read += len(copied)
+        return copied
 
     def take_request(self, slot: int) -> tuple[RequestHeader, int]:
         """See `FabricSession.take_request`."""
-        self.header_bytes_read += HEADER_COPY_BYTES
-        return take_request(self.slots.view, slot * self.slot_stride, self.payload_bytes)
+        self.header_bytes_read += FIXED_BYTES
+        taken = take_request(self.slots.view, slot * self.slot_stride, self.payload_bytes)
+        self.header_bytes_read += len(taken[0].tensors)
+        return taken
 
     def read_answer(self, slot: int) -> bytes:
         """See `FabricSession.read_answer`."""
-        at = slot * self.answer_stride
-        return bytes(self.answers.view[at : at + HEADER_COPY_BYTES])
+        return copied_answer(self.answers.view, slot * self.answer_stride)
 
     def payload_offset(self, slot: int) -> int:
         """See `FabricSession.payload_offset`."""

@@ -16,7 +16,7 @@ from offpath.bindings.memory.slots import SlotMemory, slot_stride
 from offpath.bindings.verbs.domain import Device, Region, Window
 from offpath.bindings.verbs.link import End, Link, LivenessChannel
 from offpath.bindings.verbs.queue import WriteSegment
-from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, parse_answer
+from offpath.bindings.wire.header import HEADER_PART_BYTES, copied_answer, parse_answer
 
 Seal = Literal["pd", "mw"]
 """What the key of a session's slots is bound to: its protection domain, or by a memory window also its queue pair."""
@@ -135,7 +135,8 @@ class VerbsFabricSession(SlotMemory):
 
     def _restored(self, slot: int) -> tuple[int, int]:
         try:
-            return HEADER_COPY_BYTES, parse_answer(self.read_answer(slot), self.result_bytes).result_bytes
+            header = self.read_answer(slot)
+            return len(header), parse_answer(header, self.result_bytes).result_bytes
         except HeaderError:
             return 0, 0
 
@@ -196,8 +197,7 @@ class VerbsRequesterSession:
 
     def answer_header(self, slot: int) -> bytes:
         """See `RequesterSession.answer_header`."""
-        at = slot * self._answer_stride
-        return bytes(self._answers[at : at + HEADER_COPY_BYTES])
+        return copied_answer(self._answers, slot * self._answer_stride)
 
     def result_view(self, slot: int, nbytes: int) -> memoryview:
         """See `RequesterSession.result_view`."""

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
 
 from offpath.bindings import tokens
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 MAX_KERNELS: Final = 256
 """Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
 MAX_OFFERED: Final = 32

@@ -1,8 +1,9 @@
-"""Request and answer headers: fixed 128 bytes, then up to eight 64-byte tensor descriptors.
+"""Request and answer headers: fixed 128 bytes, then up to 80 tensor descriptors of 48 bytes.
 
-A slot is a 4 096-byte header part, then the payload. The requester writes both one-sidedly. The daemon copies the first
-``HEADER_COPY_BYTES`` once, validates that private copy, and never reads the header part again (TOCTOU, notes on threat
-A6). An answer has the same shape in the other direction. All integers are little-endian.
+A slot is a 4 096-byte header part, then the payload. The requester writes both one-sidedly. The daemon copies the fixed
+bytes and the descriptors that this copy announces, each byte once, validates that private copy, and never reads the
+header part again (TOCTOU, notes on threat A6). An answer has the same shape in the other direction. All integers are
+little-endian.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from offpath.bindings.wire.codes import Reason, Status
 
 HEADER_PART_BYTES: Final = 4096
 FIXED_BYTES: Final = 128
-TENSOR_BYTES: Final = 64
-MAX_TENSORS: Final = 8
+TENSOR_BYTES: Final = 48
+MAX_TENSORS: Final = 80
+"""As many as fit a header part, a launch and a result: a decoder of 32 layers has two key/value tensors for each."""
 MAX_DIMS: Final = 6
 HEADER_COPY_BYTES: Final = FIXED_BYTES + MAX_TENSORS * TENSOR_BYTES
-VERSION: Final = 1
+"""The longest header."""
+VERSION: Final = 2
 REQUEST_MAGIC: Final = 0x5152464F  # b"OFRQ"
 ANSWER_MAGIC: Final = 0x5341464F  # b"OFAS"
 
@@ -31,8 +34,10 @@ FLAG_PAYLOAD_CRC: Final = 2
 FLAG_STREAM: Final = 4
 FLAG_SEQUENCE_START: Final = 8
 FLAG_SEQUENCE_END: Final = 16
+FLAG_PARAMETERS: Final = 32
+"""The last tensor is the parameters of the request (`offpath.host_helper.parameters`)."""
 SEQUENCE_FLAGS: Final = FLAG_SEQUENCE_START | FLAG_SEQUENCE_END
-_KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC | FLAG_STREAM | SEQUENCE_FLAGS
+_KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC | FLAG_STREAM | SEQUENCE_FLAGS | FLAG_PARAMETERS
 FLAG_MORE: Final = 1
 """Of an answer: others of the same request follow."""
 
@@ -56,8 +61,14 @@ DTYPES: Final[dict[int, tuple[str, int]]] = {
     16: ("int4x2", 1),
     17: ("complex64", 8),
     18: ("complex128", 16),
+    19: ("bytes", 4),
 }
 DTYPE_CODES: Final[dict[str, int]] = {name: code for code, (name, _) in DTYPES.items()}
+STRINGS: Final = 19
+"""The dtype ``bytes``: its elements are strings of bytes, each with its length before it, in 4 bytes. So 4 is the least
+that an element takes, and the tensor's ``nbytes`` do not follow from its dims. It may start anywhere."""
+ABSENT: Final = 255
+"""In the place of a dtype: the tensor is absent, and has no dims and no bytes."""
 
 # magic, version, flags, request id, kernel id, R, priority, tensor count, budget ms, payload crc, payload bytes,
 # sequence id
@@ -67,15 +78,16 @@ _REQUEST = struct.Struct("<IHHQIHBBIIQQ76xI")
 # its batch, number of its batch
 _ANSWER = struct.Struct("<IHHQBBHIIIQ6QQIIQ12xI")
 _CRC = struct.Struct("<I")
-_TENSOR = struct.Struct("<BBHI6IQQ16x")
+_TENSOR = struct.Struct("<BBHI6IQQ")
 FORMATS: Final = f"{_REQUEST.format} {_ANSWER.format} {_TENSOR.format}"
 assert _REQUEST.size == FIXED_BYTES and _ANSWER.size == FIXED_BYTES and _TENSOR.size == TENSOR_BYTES
 _CRC_AT: Final = FIXED_BYTES - 4
+_REQUEST_COUNT_AT: Final = 23
+_ANSWER_COUNT_AT: Final = 17
 _REQUEST_ZEROS: Final = bytes(76)
 _REQUEST_ZEROS_AT: Final = _REQUEST.size - 4 - 76
 _ANSWER_ZEROS: Final = bytes(12)
 _ANSWER_ZEROS_AT: Final = _ANSWER.size - 4 - 12
-_TENSOR_ZEROS: Final = bytes(16)
 _STATUSES: Final = {int(status): status for status in Status}  # a look-up costs a tenth of Status(number)
 _REASONS: Final = {int(reason): reason for reason in Reason}
 
@@ -85,6 +97,7 @@ class Tensor:
     """The position of one array in a payload or result.
 
     ``offset`` is in bytes from the start of the payload. ``dims`` has at most six entries; C order, no strides.
+    ``dtype`` may be `ABSENT`.
     """
 
     dtype: int
@@ -154,7 +167,7 @@ class AnswerHeader(NamedTuple):
 
 
 def pack_tensors(tensors: tuple[Tensor, ...] | list[Tensor]) -> bytes:
-    """Pack descriptors, 64 bytes each. Raises: HeaderError: more than eight, or more than six dims."""
+    """Pack descriptors, 48 bytes each. Raises: HeaderError: more than 80, or more than six dims."""
     if len(tensors) > MAX_TENSORS:
         raise HeaderError("too_many_tensors", f"{len(tensors)} > {MAX_TENSORS}")
     parts = []
@@ -171,10 +184,10 @@ def unpack_tensors(packed: bytes, total_bytes: int) -> tuple[Tensor, ...]:
     """Validate descriptors against their payload or result.
 
     Args:
-        packed: n x 64 bytes.
+        packed: n x 48 bytes.
         total_bytes: length of the payload; every tensor must lie inside it, aligned to its element size.
-    Raises: HeaderError: unknown dtype, bad dims, product of dims x element size is not ``nbytes``, out of bounds,
-        misaligned, reserved bytes set.
+    Raises: HeaderError: unknown dtype, bad dims, product of dims x element size is not ``nbytes`` (of strings: more
+        than ``nbytes``), out of bounds, misaligned, reserved bytes set.
     """
     if len(packed) % TENSOR_BYTES or len(packed) > MAX_TENSORS * TENSOR_BYTES:
         raise HeaderError("descriptor_length", str(len(packed)))
@@ -184,22 +197,47 @@ def unpack_tensors(packed: bytes, total_bytes: int) -> tuple[Tensor, ...]:
         dims, offset, nbytes = rest[:MAX_DIMS], rest[MAX_DIMS], rest[MAX_DIMS + 1]
         known = DTYPES.get(code)
         if known is None:
-            raise HeaderError("dtype", str(code))
+            if code != ABSENT:
+                raise HeaderError("dtype", str(code))
+            if any(packed[at + 1 : at + TENSOR_BYTES]):
+                raise HeaderError("reserved", "descriptor of an absent tensor")
+            tensors.append(Tensor(ABSENT, (), 0, 0))
+            continue
         if ndim > MAX_DIMS or any(dims[ndim:]):
             raise HeaderError("dims", f"ndim {ndim}, dims {dims}")
-        if zero16 or zero32 or packed[at + TENSOR_BYTES - 16 : at + TENSOR_BYTES] != _TENSOR_ZEROS:
+        if zero16 or zero32:
             raise HeaderError("reserved", "descriptor")
         want = known[1]
         for d in dims[:ndim]:
             want *= d
-        if want != nbytes:
+        if want != nbytes and not (code == STRINGS and 0 < want < nbytes):
             raise HeaderError("tensor_bytes", f"dims give {want}, descriptor has {nbytes}")
         if offset + nbytes > total_bytes:
             raise HeaderError("tensor_bounds", f"{offset}+{nbytes} > {total_bytes}")
-        if offset % known[1]:
+        if code != STRINGS and offset % known[1]:
             raise HeaderError("tensor_alignment", f"offset {offset} for {known[0]}")
         tensors.append(Tensor(code, tuple(dims[:ndim]), offset, nbytes))
     return tuple(tensors)
+
+
+def copied_request(memory: memoryview, at: int) -> bytes:
+    """A private copy of the request's header at offset ``at``: its fixed part and the descriptors that this announces.
+    Another process may write there at any time, so each byte is read once."""
+    return _copied(memory, at, _REQUEST_COUNT_AT)
+
+
+def copied_answer(memory: memoryview, at: int) -> bytes:
+    """As `copied_request`, of an answer's header."""
+    return _copied(memory, at, _ANSWER_COUNT_AT)
+
+
+def _copied(memory: memoryview, at: int, count_at: int) -> bytes:
+    fixed = bytes(memory[at : at + FIXED_BYTES])
+    count = fixed[count_at] if len(fixed) == FIXED_BYTES else 0
+    if not count:
+        return fixed
+    start = at + FIXED_BYTES
+    return fixed + bytes(memory[start : start + min(count, MAX_TENSORS) * TENSOR_BYTES])
 
 
 def pack_request(
@@ -229,7 +267,7 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
     """Validate a private copy of a slot's first bytes.
 
     Args:
-        copied: at least ``FIXED_BYTES`` and the descriptors it announces; usually ``HEADER_COPY_BYTES``.
+        copied: at least ``FIXED_BYTES`` and the descriptors it announces, as `copied_request` gives them.
         max_payload_bytes: capacity behind the header part.
     Raises: HeaderError: one code per rule, see docs/protocol.md.
     """
@@ -259,6 +297,8 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
         raise HeaderError("request_id", "0 is not an id")
     if flags & SEQUENCE_FLAGS and not sequence_id:
         raise HeaderError("sequence_id", "0 with the flags of a sequence")
+    if flags & FLAG_PARAMETERS and not count:
+        raise HeaderError("parameters", "no tensor has them")
     if count:
         unpack_tensors(tensors, payload_bytes)
     return RequestHeader(

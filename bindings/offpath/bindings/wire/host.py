@@ -1,12 +1,13 @@
 """The frequent host-channel messages, as structs: Launch and Proceed (daemon → worker), Result (worker → daemon).
 
 The first byte distinguishes a struct from JSON ("{" = 0x7b). A message is at most 4 080 bytes, Comch's limit. Results
-up to 3 KiB travel inside Result, larger ones lie in the lane's result half.
+up to 3 KiB travel inside Result if its descriptors leave the room, larger ones lie in the lane's result half.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from offpath.bindings.errors import HostMessageError
@@ -32,10 +33,16 @@ RESULT_STOPPED: Final = 7
 LAST_RESULT: Final = RESULT_STOPPED
 """The greatest status."""
 
-# kind, flags, tensor count, is in a sequence, kernel id, job, lease generation, payload crc, R, zero, payload bytes
+# kind, flags, tensor count, what is added, kernel id, job, lease generation, payload crc, R, zero, payload bytes
 _LAUNCH = struct.Struct("<BBBBIQQIHHQ")
 # kind, status, tensor count, inline flag, number, started ns, finished ns, job, generation, result bytes
 _RESULT = struct.Struct("<BBBBIQQQQQ")
+_OF_SEQUENCE: Final = 1
+_OF_BATCH: Final = 2
+"""What a launch adds: its sequence, before the descriptors; or behind them the rows of each request of its batch."""
+MAX_MEMBERS: Final = 256
+"""Requests of a batch whose launch has their rows."""
+_ROWS = struct.Struct("<H")
 # number, client's id
 _SEQUENCE = struct.Struct("<QQ")
 # kind, stop, zero, number, job, lease generation
@@ -48,7 +55,8 @@ FORMATS: Final = f"{_LAUNCH.format} {_SEQUENCE.format} {_RESULT.format}"
 
 class Launch(NamedTuple):
     """Run ``kernel_id`` on the first ``payload_bytes`` of the lane; ``tensors`` packed as in the request. ``sequence``:
-    the daemon's number of the request's sequence, 0 for none; ``sequence_id``: its id in the request."""
+    the daemon's number of the request's sequence, 0 for none; ``sequence_id``: its id in the request. ``rows``: of each
+    request of a batch that has parameters, packed by `pack_rows`."""
 
     job: int
     generation: int
@@ -60,6 +68,7 @@ class Launch(NamedTuple):
     tensors: bytes
     sequence: int = 0
     sequence_id: int = 0
+    rows: bytes = b""
 
 
 class Result(NamedTuple):
@@ -88,18 +97,30 @@ class Proceed(NamedTuple):
     is_stop: bool
 
 
+def pack_rows(rows: Iterable[int]) -> bytes:
+    """The rows of a batch's requests in order, each 1 to 4096, for a launch."""
+    return b"".join(map(_ROWS.pack, rows))
+
+
+def unpack_rows(packed: bytes) -> tuple[int, ...]:
+    """See `pack_rows`."""
+    return tuple(rows for (rows,) in _ROWS.iter_unpack(packed))
+
+
 def pack_launch(
     job: int, generation: int, kernel_id: int, demand: int, flags: int, payload_crc: int, payload_bytes: int,
-    tensors: bytes, sequence: int = 0, sequence_id: int = 0,
+    tensors: bytes, sequence: int = 0, sequence_id: int = 0, rows: bytes = b"",
 ) -> bytes:  # fmt: skip
-    """A launch message; ``tensors`` is at most eight packed descriptors."""
+    """A launch message; ``tensors`` is at most 80 packed descriptors. With a sequence there are no ``rows``."""
+    adds = _OF_SEQUENCE if sequence else _OF_BATCH if rows else 0
     return (
         _LAUNCH.pack(
-            KIND_LAUNCH, flags, len(tensors) // TENSOR_BYTES, sequence > 0, kernel_id, job, generation, payload_crc,
+            KIND_LAUNCH, flags, len(tensors) // TENSOR_BYTES, adds, kernel_id, job, generation, payload_crc,
             demand, 0, payload_bytes,
         )
         + (_SEQUENCE.pack(sequence, sequence_id) if sequence else b"")
         + tensors
+        + rows
     )  # fmt: skip
 
 
@@ -107,16 +128,32 @@ def parse_launch(message: bytes) -> Launch:
     """Raises: HostMessageError: wrong kind, length or reserved bytes."""
     if len(message) < _LAUNCH.size:
         raise HostMessageError("short", str(len(message)))
-    kind, flags, count, more, kernel_id, job, generation, crc, demand, zero, payload = _LAUNCH.unpack_from(message)
-    if kind != KIND_LAUNCH or more > 1 or zero:
+    kind, flags, count, adds, kernel_id, job, generation, crc, demand, zero, payload = _LAUNCH.unpack_from(message)
+    if kind != KIND_LAUNCH or adds > _OF_BATCH or zero:
         raise HostMessageError("launch", f"kind {kind}")
-    at = _LAUNCH.size + _SEQUENCE.size * more
-    if count > MAX_TENSORS or len(message) != at + count * TENSOR_BYTES:
+    is_in_sequence = adds == _OF_SEQUENCE
+    at = _LAUNCH.size + _SEQUENCE.size * is_in_sequence
+    end = at + count * TENSOR_BYTES
+    if count > MAX_TENSORS or not _is_rest(len(message) - end, adds):
         raise HostMessageError("length", str(len(message)))
-    sequence, sequence_id = _SEQUENCE.unpack_from(message, _LAUNCH.size) if more else (0, 0)
-    if more and not (sequence and sequence_id):
+    sequence, sequence_id = _SEQUENCE.unpack_from(message, _LAUNCH.size) if is_in_sequence else (0, 0)
+    if is_in_sequence and not (sequence and sequence_id):
         raise HostMessageError("launch", f"sequence {sequence}, id {sequence_id}")
-    return Launch(job, generation, kernel_id, demand, flags, crc, payload, message[at:], sequence, sequence_id)
+    return Launch(
+        job, generation, kernel_id, demand, flags, crc, payload, message[at:end], sequence, sequence_id, message[end:]
+    )
+
+
+def _is_rest(nbytes: int, adds: int) -> bool:
+    """Whether so many bytes may follow the descriptors of a launch."""
+    if adds != _OF_BATCH:
+        return nbytes == 0
+    return nbytes % _ROWS.size == 0 and 0 < nbytes <= MAX_MEMBERS * _ROWS.size
+
+
+def inline_room(tensors: bytes) -> int:
+    """Bytes of a result that may travel inside its message, beside these packed descriptors."""
+    return min(INLINE_RESULT_BYTES, MAX_MESSAGE_BYTES - _RESULT.size - len(tensors))
 
 
 def pack_result(
@@ -124,7 +161,7 @@ def pack_result(
     tensors: bytes, inline: bytes, number: int = 0,
 ) -> bytes:  # fmt: skip
     """A result message. Raises: HostMessageError: it exceeds the channel's limit."""
-    if len(inline) > INLINE_RESULT_BYTES:
+    if len(inline) > inline_room(tensors):
         raise HostMessageError("inline_length", str(len(inline)))
     return (
         _RESULT.pack(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from offpath.bindings.ports import CopyCompletion, Memory
+from offpath.bindings.wire import host
 from offpath.bindings.wire.header import pack_tensors, unpack_tensors
 from offpath.dpu_daemon.hosts.lanes import Lanes
 from offpath.dpu_daemon.requests import stacking
@@ -97,30 +98,50 @@ def lane_batch(members: Sequence[tuple[int, int]], rows: int, refs: Mapping[int,
     its rows. None: the tensors of two do not stack. Without tensors: no header is known."""
     found: list[Member] = []
     shape: stacking.Shape = ()
+    lengths: list[int] = []
+    rows_of: list[int] = []
     for (job, first_row), (_, next_row) in zip(members, [*members[1:], (0, rows)], strict=True):
         ref = refs.get(job)
         found.append(Member(job, ref, first_row, next_row - first_row))
         if ref is None or ref.is_spoilt:
             continue
-        own = unpack_tensors(ref.header.tensors, ref.header.payload_bytes)
+        own, own_parameters = stacking.tensors_of(ref.header)
         mine = stacking.shape_of(own)
         if any(tensor.dims[:1] != (next_row - first_row,) for tensor in own) or mine != (shape or mine):
             return None  # the book's stacks are digests: two shapes of one digest must not meet in a lane
+        if rows_of and (own_parameters is None) != (not lengths):
+            return None
         shape = mine
+        rows_of.append(next_row - first_row)
+        if own_parameters is not None:
+            lengths.append(own_parameters.nbytes)
     tensors = stacking.laid_out(shape, rows)
-    return LaneBatch(members[0][0], tuple(found), rows, tensors, pack_tensors(tensors), stacking.end_of(tensors))
+    parameters = stacking.parameters_behind(tensors, lengths) if lengths else None
+    if parameters is not None:
+        tensors = (*tensors, parameters)
+    return LaneBatch(
+        members[0][0], tuple(found), rows, tensors, pack_tensors(tensors), stacking.end_of(tensors), parameters,
+        host.pack_rows(rows_of) if lengths else b"",
+    )  # fmt: skip
 
 
 def parts_of(batch: LaneBatch) -> Iterator[tuple[Memory, stacking.Part]]:
     """The copies of a batch: from which memory, and where to in the lane. Tensor by tensor, so that the last one ends
     where the payload does."""
     for number, whole in enumerate(batch.tensors):
+        passed = 0
         for member in batch.members:
             ref = member.ref
-            if ref is None or ref.is_spoilt or ref.session.is_closed:
+            if ref is None or ref.is_spoilt:
                 continue  # it has its answer: its rows are closed up, or discarded
-            own = unpack_tensors(ref.header.tensors, ref.header.payload_bytes)[number : number + 1]
+            own = unpack_tensors(ref.header.tensors, ref.header.payload_bytes)[number]
+            if whole is batch.parameters:
+                part = stacking.Part(own.offset, whole.offset + passed, own.nbytes)
+                passed += own.nbytes
+            else:
+                (part,) = stacking.scattered((own,), (whole,), member.first_row)
+            if ref.session.is_closed:
+                continue  # as above
             fabric = ref.session.fabric
-            for part in stacking.scattered(own, (whole,), member.first_row):
-                at = fabric.payload_offset(ref.slot) + part.source
-                yield fabric.slots, stacking.Part(at, part.target, part.nbytes)
+            at = fabric.payload_offset(ref.slot) + part.source
+            yield fabric.slots, stacking.Part(at, part.target, part.nbytes)

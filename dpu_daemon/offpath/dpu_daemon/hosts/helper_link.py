@@ -10,6 +10,7 @@ from offpath.bindings.ports import HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
+from offpath.dpu_daemon.hosts.offers import are_whole
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs import commands
 
@@ -26,7 +27,7 @@ class ReloadedKernels:
     def is_complete(self) -> bool:
         """True if everything that the message announces has arrived."""
         message = self.message
-        return len(self.needs) >= message.needs_count and len(self.signatures) >= message.signature_count
+        return len(self.needs) >= message.needs_count and are_whole(self.signatures, message.signature_count)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +57,7 @@ class HelperLink:
     def is_complete(self) -> bool:
         """True if everything that its hello announces has arrived."""
         hello = self.hello
-        has_kernels = len(self.needs) >= hello.needs_count and len(self.signatures) >= hello.signature_count
+        has_kernels = len(self.needs) >= hello.needs_count and are_whole(self.signatures, hello.signature_count)
         return has_kernels and len(self.gpus) >= hello.gpu_count and len(self.held) >= hello.held_count
 
     @property

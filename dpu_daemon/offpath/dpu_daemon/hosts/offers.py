@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
-from offpath.bindings.wire.signatures import KernelSignature, has_a_name_twice
+from offpath.bindings.wire.signatures import MAX_DECLARED, KernelSignature, has_a_name_twice, joined
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import events
 
@@ -59,19 +59,40 @@ def take_detail(
     needs: dict[str, control.KernelNeeds],
     signatures: dict[str, KernelSignature],
 ) -> None:
-    """Record what was said of a kernel. Raises: ProtocolError: it is not the helper's, is described twice, or names one
-    thing twice."""
+    """Record what was said of a kernel. Raises: ProtocolError: it is not the helper's, is described twice, names one
+    thing twice, or all declare too many tensors."""
     if detail.name not in {offer.name for offer in offers}:
         raise wrong_detail(detail, "is not among the helper's kernels")
-    if detail.name in (needs if isinstance(detail, control.KernelNeeds) else signatures):
-        raise wrong_detail(detail, "was described before")
     if isinstance(detail, KernelSignature):
-        if has_a_name_twice(detail):
-            raise wrong_detail(detail, "has two tensors or labels of one name")
-        signatures[detail.name] = detail
+        _take_signature(detail, signatures)
         return
+    if detail.name in needs:
+        raise wrong_detail(detail, "was described before")
     _check_needs(detail)
     needs[detail.name] = detail
+
+
+def _take_signature(part: KernelSignature, signatures: dict[str, KernelSignature]) -> None:
+    """Record a signature, or the next part of one."""
+    former = signatures.get(part.name)
+    if former is not None and not former.has_more:
+        raise wrong_detail(part, "was described before")
+    if part.has_more and not part.tensor_count:
+        raise wrong_detail(part, "has a part without tensors")
+    if sum(each.tensor_count for each in signatures.values()) + part.tensor_count > MAX_DECLARED:
+        raise wrong_detail(part, f"is beyond the {MAX_DECLARED} tensors that a helper may declare")
+    try:
+        whole = part if former is None else joined(former, part)
+    except ValueError as fault:
+        raise wrong_detail(part, str(fault)) from None
+    if has_a_name_twice(whole):
+        raise wrong_detail(part, "has two tensors or labels of one name")
+    signatures[part.name] = whole
+
+
+def are_whole(signatures: Mapping[str, KernelSignature], count: int) -> bool:
+    """Whether so many have arrived, each with all its parts."""
+    return len(signatures) >= count and not any(each.has_more for each in signatures.values())
 
 
 def wrong_detail(detail: KernelDetails, why: str) -> ProtocolError:

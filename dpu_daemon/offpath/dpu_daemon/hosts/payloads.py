@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from offpath.bindings import faults
 from offpath.bindings.ports import CopyCompletion
 from offpath.bindings.wire import host
+from offpath.bindings.wire.header import FLAG_PARAMETERS
 from offpath.dpu_daemon.hosts.batches import Batches
 from offpath.dpu_daemon.hosts.ended_sequences import EndedSequences
 from offpath.dpu_daemon.hosts.lanes import Lanes
@@ -93,8 +94,9 @@ class Payloads:
                 self._ended.flush((command.lease, command.lane, command.generation))
         else:
             message = host.pack_launch(
-                command.job, command.generation, command.kernel, command.share, 0, 0, link.batch.payload_bytes,
-                link.batch.packed,
+                command.job, command.generation, command.kernel, command.share,
+                FLAG_PARAMETERS if link.batch.rows_of else 0, 0, link.batch.payload_bytes, link.batch.packed,
+                rows=link.batch.rows_of,
             )  # fmt: skip
         if (command.lease, command.lane) in self._awaited:
             return  # sent when its worker has reattached and reports that it never received it

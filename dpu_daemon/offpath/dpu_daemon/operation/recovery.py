@@ -255,7 +255,7 @@ class Recovery:
         spoilt = [job for job in live if answers.refs[job.job].is_spoilt]
         if is_lost and not live:
             loop.dispatch(events.ResultArrived(leader.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
-        elif is_lost and (spoilt or in_lane is None):  # its launch cannot be built again
+        elif is_lost and (spoilt or in_lane is None or not in_lane.can_launch):  # its launch cannot be built again
             for job in spoilt:
                 loop.dispatch(events.SlotLost(job.job))
             if batch.members:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from offpath.bindings.ports import FabricSession, HostConnection, Invitation, Memory
 from offpath.bindings.wire.header import FLAG_STREAM, RequestHeader, Tensor
-from offpath.bindings.wire.host import Result
+from offpath.bindings.wire.host import Result, unpack_rows
 from offpath.sched.jobs.states import EndReason
 
 
@@ -105,7 +105,8 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class LaneBatch:
-    """The batch in a lane: ``tensors`` of all members together, also ``packed`` for the launch."""
+    """The batch in a lane: ``tensors`` of all members together, also ``packed`` for the launch. If its requests have
+    parameters, ``parameters`` is the last tensor, and ``rows_of`` the packed rows of each request."""
 
     leader: int
     members: tuple[Member, ...]
@@ -113,7 +114,15 @@ class LaneBatch:
     tensors: tuple[Tensor, ...]
     packed: bytes
     payload_bytes: int
+    parameters: Tensor | None = None
+    rows_of: bytes = b""
     has_result: bool = False
+
+    @property
+    def can_launch(self) -> bool:
+        """Whether a launch can be made of it: without the header of each request it is not known where the parameters
+        of the others are."""
+        return not self.rows_of or sum(unpack_rows(self.rows_of)) == self.rows
 
 
 @dataclass(slots=True, eq=False)

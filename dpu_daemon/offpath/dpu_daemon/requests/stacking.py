@@ -15,9 +15,12 @@ from typing import Final
 
 from offpath.bindings.errors import HeaderError
 from offpath.bindings.wire.header import (
+    ABSENT,
     DTYPES,
+    FLAG_PARAMETERS,
     FLAG_PAYLOAD_CRC,
     FLAG_STREAM,
+    STRINGS,
     RequestHeader,
     Tensor,
     pack_tensors,
@@ -27,6 +30,11 @@ from offpath.bindings.wire.header import (
 ALIGN: Final = 64
 """Tensors of a batch, and of a member's result, start at multiples of this many bytes."""
 NOT_STACKABLE: Final = (0, 0)
+MOST_TENSORS: Final = 16
+"""Of a request that stacks: the job book reserves room in the lane for aligning so many, and so many leave room in the
+launch for the rows of each member."""
+_NO_ROWS: Final = frozenset((STRINGS, ABSENT))
+"""Dtypes of tensors whose rows have no place that follows from their number."""
 Shape = tuple[tuple[int, tuple[int, ...]], ...]
 """Dtype and dimensions without the first of each tensor."""
 
@@ -42,21 +50,38 @@ class Part:
 
 def stack_of(header: RequestHeader) -> tuple[int, int]:
     """The rows of a request and the number of its stack. Rows 0: it does not stack. It has no tensors, or one without
-    dimensions, or they differ in the first; they overlap; a checksum covers the payload as a whole; or it wants a
-    stream."""
-    if not header.tensor_count or header.flags & (FLAG_PAYLOAD_CRC | FLAG_STREAM):
+    dimensions, or they differ in the first; they overlap; one has strings, whose rows differ in length, or is absent;
+    there are more than `MOST_TENSORS`; a checksum covers the payload as a whole; or it wants a stream. Requests with
+    parameters stack with each other only."""
+    if not 0 < header.tensor_count <= MOST_TENSORS or header.flags & (FLAG_PAYLOAD_CRC | FLAG_STREAM):
         return NOT_STACKABLE
-    return _stack_of(header.tensors, header.payload_bytes)
+    return _stack_of(header.tensors, header.payload_bytes, bool(header.flags & FLAG_PARAMETERS))
 
 
 @lru_cache(maxsize=1024)  # callers repeat their shapes
-def _stack_of(packed: bytes, payload_bytes: int) -> tuple[int, int]:
+def _stack_of(packed: bytes, payload_bytes: int, has_parameters: bool) -> tuple[int, int]:
     tensors = unpack_tensors(packed, payload_bytes)
-    rows = {tensor.dims[0] if tensor.dims else 0 for tensor in tensors}
-    if len(rows) != 1 or 0 in rows or _overlap(tensors):
+    stacked = tensors[:-1] if has_parameters else tensors
+    if has_parameters and (tensors[-1].dtype, tensors[-1].dims) != (STRINGS, (1,)):
         return NOT_STACKABLE
-    digest = blake2b(repr(shape_of(tensors)).encode(), digest_size=8).digest()
+    rows = {tensor.dims[0] if tensor.dims else 0 for tensor in stacked}
+    if len(rows) != 1 or 0 in rows or not _NO_ROWS.isdisjoint(each.dtype for each in stacked) or _overlap(tensors):
+        return NOT_STACKABLE
+    digest = blake2b(repr((shape_of(stacked), has_parameters)).encode(), digest_size=8).digest()
     return rows.pop(), int.from_bytes(digest, "little") or 1
+
+
+def tensors_of(header: RequestHeader) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """The tensors that stack, and the one of the parameters. Of a request that stacks."""
+    tensors = unpack_tensors(header.tensors, header.payload_bytes)
+    return (tensors[:-1], tensors[-1]) if header.flags & FLAG_PARAMETERS else (tensors, None)
+
+
+def parameters_behind(tensors: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+    """The tensor of the parameters of a batch's requests, which have so many bytes each: behind the others, because it
+    is the last."""
+    at = (end_of(tensors) + ALIGN - 1) // ALIGN * ALIGN
+    return Tensor(STRINGS, (len(lengths),), at, sum(lengths))
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:
@@ -99,15 +124,15 @@ def scattered(member: Sequence[Tensor], batch: Sequence[Tensor], first_row: int)
 
 
 def result_tensors(packed: bytes, result_bytes: int, rows: int, *, is_least: bool = False) -> tuple[Tensor, ...] | None:
-    """The tensors of a batch's result. None: not every one of them has ``rows`` rows, so the members' cannot be told
-    apart. ``is_least``: some members are not known any more, so there may be more rows."""
+    """The tensors of a batch's result. None: not every one of them has ``rows`` rows, or one has strings, so the
+    members' cannot be told apart. ``is_least``: some members are not known any more, so there may be more rows."""
     try:
         tensors = unpack_tensors(packed, result_bytes)
     except HeaderError:
         return None
     if is_least and tensors and tensors[0].dims:
         rows = max(rows, tensors[0].dims[0])
-    has_rows = all(tensor.dims and tensor.dims[0] == rows for tensor in tensors)
+    has_rows = all(tensor.dims and tensor.dims[0] == rows and tensor.dtype not in _NO_ROWS for tensor in tensors)
     return tensors if has_rows and (tensors or not result_bytes) else None
 
 

@@ -11,9 +11,11 @@ from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, Tensor
 from offpath.bindings.wire.signatures import matches
 from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.calls import Call, Wanted
-from offpath.host_helper.gateway.datatypes import WIRE
+from offpath.host_helper.gateway.classification import classified
+from offpath.host_helper.gateway.datatypes import BYTES, WIRE
 from offpath.host_helper.gateway.errors import Refused
-from offpath.host_helper.gateway.models import Spec
+from offpath.host_helper.gateway.models import Model, Spec
+from offpath.host_helper.gateway.texts import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,11 @@ class Output:
     nbytes: int
     content: bytes | None
 
-    def array(self) -> np.ndarray[Any, Any]:
-        """Its numbers in one row."""
+    def in_json(self) -> np.ndarray[Any, Any] | list[str]:
+        """Its numbers or texts in one row. Raises: Refused: strings that are no text."""
         assert self.content is not None
+        if self.datatype == BYTES:
+            return to_json(self.wanted.name, self.content, self.shape)
         return np.frombuffer(self.content, numpy_dtype(DTYPE_CODES[WIRE[self.datatype]]))
 
 
@@ -50,13 +54,13 @@ class Results:
         for wanted in self._call.wanted:
             _fits(wanted, by_name[wanted.name])  # before the first one is written
         self.outputs = [
-            _put(wanted, model.outputs[wanted.name].datatype, by_name[wanted.name], view)
+            _put(model, wanted, model.outputs[wanted.name].datatype, by_name[wanted.name], view)
             for wanted in self._call.wanted
         ]
 
 
 def _check(kernel: str, spec: Spec, tensor: Tensor) -> None:
-    name = DTYPES[tensor.dtype][0]
+    name, _ = DTYPES.get(tensor.dtype, ("nothing", 0))
     if name != WIRE[spec.datatype]:
         raise _broken(kernel, f"returned {name} for output '{spec.name}', and declares {WIRE[spec.datatype]}")
     if not matches(tensor.dims, [*spec.shape]):
@@ -72,8 +76,12 @@ def _fits(wanted: Wanted, tensor: Tensor) -> None:
         )  # fmt: skip
 
 
-def _put(wanted: Wanted, datatype: str, tensor: Tensor, view: memoryview) -> Output:
+def _put(model: Model, wanted: Wanted, datatype: str, tensor: Tensor, view: memoryview) -> Output:
     part = view[tensor.offset : tensor.offset + tensor.nbytes]
+    if wanted.classes:
+        has_batch = model.batching is not None
+        content, shape = classified(wanted.name, datatype, tensor.dims, part, wanted.classes, has_batch=has_batch)
+        return Output(wanted, BYTES, shape, len(content), content)
     if wanted.region is None:
         return Output(wanted, datatype, tensor.dims, tensor.nbytes, bytes(part))
     if tensor.nbytes:

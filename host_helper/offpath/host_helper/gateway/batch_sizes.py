@@ -9,7 +9,7 @@ from typing import Final
 from offpath.host_helper.gateway.datatypes import BYTES_EACH
 from offpath.host_helper.gateway.errors import invalid
 from offpath.host_helper.gateway.models import Model
-from offpath.host_helper.slots import Array
+from offpath.host_helper.request_arrays import Array
 
 BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "

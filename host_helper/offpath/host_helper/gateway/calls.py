@@ -11,24 +11,34 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS
+from offpath.bindings.errors import OptionRefused
+from offpath.bindings.wire.header import DTYPE_CODES, MAX_DIMS, MAX_TENSORS
 from offpath.bindings.wire.signatures import matches
 from offpath.host_helper.dtypes import numpy_dtype
+from offpath.host_helper.gateway import texts
 from offpath.host_helper.gateway.batch_sizes import BATCH_NOTE, check_batch
-from offpath.host_helper.gateway.datatypes import BYTES_EACH, NO_JSON, WIRE
+from offpath.host_helper.gateway.classification import check_kind
+from offpath.host_helper.gateway.datatypes import BYTES, BYTES_EACH, NO_JSON, WIRE
 from offpath.host_helper.gateway.errors import invalid, unparsable
 from offpath.host_helper.gateway.models import Model, Spec
 from offpath.host_helper.gateway.regions import Region, Regions
 from offpath.host_helper.gateway.sequences import sequence_of
-from offpath.host_helper.slots import Array, Options
+from offpath.host_helper.request_arrays import ABSENT, Array
+from offpath.host_helper.slots import Options
+from offpath.host_helper.strings import Strings
 
-MOST_TENSORS: Final = 64
-"""Inputs, and outputs, of a request."""
+MOST_TENSORS: Final = MAX_TENSORS
+"""Inputs, and outputs, of a request: as many as the wire carries."""
 MOST_PARAMETERS: Final = 64
 """Of a request, and of a tensor."""
 _MOST_ID: Final = 256
-_MOST_DIM: Final = (1 << 46) - 1
+_MOST_DIM: Final = (1 << 32) - 1
+"""Of the wire."""
 _MOST_BUDGET_MS: Final = (1 << 32) - 1
+_RESERVED: Final = frozenset(
+    ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output")
+)
+"""Parameters that are not the kernel's."""
 _LEAST_PRIORITY: Final = 255
 """The protocol's priority 1 is the most urgent, and numbers above it are less; the wire's 255 is the most urgent."""
 _JSON_TYPES: Final[dict[str, set[type]]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
@@ -44,13 +54,13 @@ class InRegion:
     nbytes: int
 
 
-Content = memoryview | bytes | slice | InRegion | NDArray[Any]
+Content = memoryview | bytes | slice | InRegion | NDArray[Any] | Strings
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input as the client sent it. ``content``: its bytes, its place, or its numbers, as many as its dims say; a
-    slice of the bytes behind a header, until they are there."""
+    """An input as the client sent it. ``content``: its bytes, its place, its numbers, as many as its dims say, or its
+    strings in one row; a slice of the bytes behind a header, until they are there."""
 
     name: str
     datatype: str
@@ -60,22 +70,26 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An output that the client wants. ``place``: where its bytes are to go; None: into the answer."""
+    """An output that the client wants. ``place``: where its bytes are to go; None: into the answer. ``classes``: how
+    many of the greatest values it wants in their place; 0: all."""
 
     name: str
     is_binary: bool
     place: InRegion | None = None
+    classes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An output, and where it goes. ``at``: the place in the region's object, which has room for ``nbytes``."""
+    """An output, and where it goes. ``at``: the place in the region's object, which has room for ``nbytes``.
+    ``classes``: as of `Asked`."""
 
     name: str
     is_binary: bool
     region: Region | None = None
     at: int = 0
     nbytes: int = 0
+    classes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,8 @@ def checked(
         by_name = _by_name(model, inputs)
         check_batch(model, {name: given.shape for name, given in by_name.items()})
         for spec in model.inputs.values():
-            call.arrays.append(_array(model, spec, by_name[spec.name], call))
+            given = by_name.get(spec.name)
+            call.arrays.append(ABSENT if given is None else _array(model, spec, given, call))
         if not outputs:
             outputs = [Asked(name, is_binary) for name in model.outputs]
         for asked in outputs:
@@ -147,14 +162,21 @@ def _by_name(model: Model, inputs: Sequence[Given]) -> dict[str, Given]:
         if given.name in by_name:
             raise invalid(f"input '{given.name}' already exists in request")
         by_name[given.name] = given
-    missing = [name for name in model.inputs if name not in by_name]
+    missing = [spec.name for spec in model.inputs.values() if not spec.is_optional and spec.name not in by_name]
     if missing:
         got, lacks = ", ".join(f"'{name}'" for name in by_name), ", ".join(f"'{name}'" for name in missing)
         raise invalid(
-            f"expected {len(model.inputs)} inputs but got {len(by_name)} inputs for model '{model.name}'. "
+            f"{_expected(model)} but got {len(by_name)} inputs for model '{model.name}'. "
             f"Got input(s) [{got}], but missing required input(s) [{lacks}]. Please provide all required input(s)."
         )
     return by_name
+
+
+def _expected(model: Model) -> str:
+    """How many inputs a request has, in Triton's words."""
+    most = len(model.inputs)
+    least = sum(not spec.is_optional for spec in model.inputs.values())
+    return f"expected {most} inputs" if least == most else f"expected number of inputs between {least} and {most}"
 
 
 def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
@@ -169,12 +191,14 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
             f"unexpected shape for input '{spec.name}' for model '{model.name}'. Expected {_dims(spec.shape)}, got "
             f"{_dims(shape)}. {BATCH_NOTE if model.batching is not None else ''}".rstrip()
         )
+    if spec.datatype == BYTES:
+        return _strings(model, spec, given, call)
     dtype = numpy_dtype(DTYPE_CODES[WIRE[spec.datatype]])
     nbytes = BYTES_EACH[spec.datatype] * math.prod(shape)
     content = given.content
     if isinstance(content, np.ndarray):
         return _shaped(content, spec, shape)
-    assert not isinstance(content, slice)
+    assert not isinstance(content, slice | Strings)
     source: FromRegion | None = None
     if isinstance(content, InRegion):
         region = _borrow(call, content)
@@ -190,6 +214,23 @@ def _array(model: Model, spec: Spec, given: Given, call: Call) -> Array:
     return _shaped(np.frombuffer(content, dtype) if nbytes else np.empty(0, dtype), spec, shape)
 
 
+def _strings(model: Model, spec: Spec, given: Given, call: Call) -> Array:
+    """Raises: Refused: they are not as many as the dims say."""
+    where = f"inference input '{spec.name}' for model '{model.name}'"
+    content, shape = given.content, given.shape
+    if isinstance(content, Strings):
+        return texts.shaped(content, shape, where)
+    if not isinstance(content, InRegion):
+        assert isinstance(content, memoryview | bytes)
+        texts.check(content, math.prod(shape), spec.name, model.name)
+        return Strings(shape, [content], len(content))
+    region, count = _borrow(call, content), math.prod(shape)
+    at = region.part(content.offset, content.nbytes)
+    if BYTES_EACH[BYTES] * count > content.nbytes or (content.nbytes and not count):
+        raise invalid(f"{count} string elements of {where} do not fill {content.nbytes} bytes")
+    return texts.StringsInRegion(region, at, shape, content.nbytes, spec.name, model.name)
+
+
 def _shaped(array: NDArray[Any], spec: Spec, shape: tuple[int, ...]) -> NDArray[Any]:
     """Raises: Refused: an empty array with dims beyond numpy's."""
     try:
@@ -198,8 +239,9 @@ def _shaped(array: NDArray[Any], spec: Spec, shape: tuple[int, ...]) -> NDArray[
         raise invalid(f"the dims {_dims(shape)} of input '{spec.name}' are too large") from None
 
 
-def numbers(name: str, datatype: str, data: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The numbers of a JSON array, flat or nested, in one row. Raises: Refused: other values, or another count."""
+def numbers(name: str, datatype: str, data: list[Any], shape: tuple[int, ...]) -> NDArray[Any] | Strings:
+    """The numbers or strings of a JSON array, flat or nested, in one row. Raises: Refused: other values, or another
+    count."""
     if datatype in NO_JSON:
         raise invalid(f"sending {datatype} data via JSON is not supported. Please use the binary data format for input "
                       f"'{name}'")  # fmt: skip
@@ -208,6 +250,8 @@ def numbers(name: str, datatype: str, data: list[Any], shape: tuple[int, ...]) -
         if not all(isinstance(each, list) for each in flat):
             raise unparsable(f"Unable to parse 'data': not an array of numbers for input '{name}'")
         flat = list(chain.from_iterable(flat))
+    if datatype == BYTES:
+        return texts.of_json(name, flat)
     if len(flat) != math.prod(shape):
         raise unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
     dtype = numpy_dtype(DTYPE_CODES[WIRE[datatype]])
@@ -227,8 +271,12 @@ def _wanted(model: Model, asked: Asked, call: Call) -> Wanted:
         raise invalid(f"unexpected inference output '{asked.name}' for model '{model.name}'")
     if any(wanted.name == asked.name for wanted in call.wanted):
         raise invalid(f"output '{asked.name}' already exists in request")
+    if asked.classes:
+        check_kind(asked.name, model.outputs[asked.name].datatype)
     if asked.place is None:
-        return Wanted(asked.name, asked.is_binary)
+        return Wanted(asked.name, asked.is_binary, classes=asked.classes)
+    if asked.classes:
+        raise invalid("Output can't set both 'shared_memory_region' and 'classification'")
     region = _borrow(call, asked.place)
     return Wanted(asked.name, True, region, region.part(asked.place.offset, asked.place.nbytes), asked.place.nbytes)
 
@@ -253,11 +301,21 @@ def _options(model: Model, parameters: Mapping[str, Any]) -> tuple[Options, floa
     sequence_id, is_start, is_end = sequence_of(model, parameters)
     priority, timeout_s = _whole(parameters, "priority"), timeout_of(parameters)
     urgency = max(_LEAST_PRIORITY + 1 - priority, 1) if priority else 0
-    options = Options(
-        priority=urgency, budget_ms=budget_ms(timeout_s), sequence_id=sequence_id, sequence_start=is_start,
-        sequence_end=is_end,
-    )  # fmt: skip
+    try:
+        options = Options(
+            priority=urgency, budget_ms=budget_ms(timeout_s), sequence_id=sequence_id, sequence_start=is_start,
+            sequence_end=is_end, parameters=_own(parameters) if model.parameters else {},
+        )  # fmt: skip
+    except OptionRefused as refused:
+        raise invalid(str(refused)) from None
     return options, timeout_s
+
+
+def _own(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Those for the kernel: not what the protocol and Triton give a meaning."""
+    return {
+        name: value for name, value in parameters.items() if name not in _RESERVED and not name.startswith("triton_")
+    }
 
 
 def _whole(parameters: Mapping[str, Any], key: str) -> int:
@@ -280,6 +338,15 @@ def of_raw(model: Model, content: memoryview) -> Given:
     if model.batching is not None:  # Triton takes the bytes for a batch of one
         shape[0] = 1
         free.remove(0)
+    if spec.datatype == BYTES:  # the body is the only string, without its length
+        if len(free) > 1:
+            raise invalid(
+                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+                "variable-sized dimension"
+            )
+        if free or shape[-1:] != [1] or math.prod(shape) != 1:
+            raise invalid(f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]")
+        return Given(spec.name, spec.datatype, tuple(shape), texts.serialised([bytes(content)], 1))
     if len(free) == 1 and each and content.nbytes % each == 0:
         shape[free[0]] = content.nbytes // each
     elif free:

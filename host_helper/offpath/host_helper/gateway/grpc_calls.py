@@ -12,17 +12,20 @@ from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.gateway.answers import Output
 from offpath.host_helper.gateway.buffers import Place, placed, seen, shared
 from offpath.host_helper.gateway.calls import MOST_PARAMETERS, MOST_TENSORS, Asked, Call, Given, InRegion
-from offpath.host_helper.gateway.datatypes import WIRE
-from offpath.host_helper.gateway.errors import invalid, unsupported
+from offpath.host_helper.gateway.classification import count_of
+from offpath.host_helper.gateway.datatypes import BYTES, WIRE
+from offpath.host_helper.gateway.errors import invalid
 from offpath.host_helper.gateway.grpc_requests import Long, check_tensors, message
 from offpath.host_helper.gateway.inference import Parsed
 from offpath.host_helper.gateway.messages import classes
 from offpath.host_helper.gateway.readers import Reader
+from offpath.host_helper.gateway.texts import serialised
+from offpath.host_helper.strings import Strings
 
 _CONTENTS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
-    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
 
 
@@ -94,11 +97,14 @@ def _given(tensor: Any, raw: Iterator[bytes], has_raw: bool) -> Given:
     return Given(tensor.name, tensor.datatype, shape, _typed(tensor))
 
 
-def _typed(tensor: Any) -> bytes:
-    """The numbers of ``contents``, as the datatype has them. Those out of its range are refused."""
+def _typed(tensor: Any) -> bytes | Strings:
+    """The numbers or strings of ``contents``, as the datatype has them. Those out of its range are refused."""
     field = _CONTENTS.get(tensor.datatype)
     if field is None:
         raise invalid(f"datatype '{tensor.datatype}' of input '{tensor.name}' needs raw contents")
+    if tensor.datatype == BYTES:
+        found = tensor.contents.bytes_contents
+        return serialised(found, len(found))
     numbers = np.array(getattr(tensor.contents, field))
     dtype = numpy_dtype(DTYPE_CODES[WIRE[tensor.datatype]])
     if dtype.kind in "iu" and numbers.size:
@@ -110,9 +116,7 @@ def _typed(tensor: Any) -> bytes:
 
 def _asked(tensor: Any) -> Asked:
     parameters = _parameters(tensor.parameters)
-    if parameters.get("classification"):
-        raise unsupported("the classification extension is not served")
-    return Asked(tensor.name, True, _place(parameters, tensor.name))
+    return Asked(tensor.name, True, _place(parameters, tensor.name), count_of(parameters, tensor.name))
 
 
 def _place(parameters: Mapping[str, Any], name: str) -> InRegion | None:

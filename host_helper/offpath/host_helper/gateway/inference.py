@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import orjson
+
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway import nonfinite
@@ -23,9 +25,10 @@ from offpath.host_helper.gateway.calls import (
     numbers,
     of_raw,
 )
+from offpath.host_helper.gateway.classification import count_of
 from offpath.host_helper.gateway.config import MOST_JSON_BYTES
-from offpath.host_helper.gateway.datatypes import NO_JSON, WIRE
-from offpath.host_helper.gateway.errors import Refused, invalid, unparsable, unsupported
+from offpath.host_helper.gateway.datatypes import BYTES, NO_JSON, WIRE
+from offpath.host_helper.gateway.errors import Refused, invalid, unparsable
 from offpath.host_helper.gateway.models import Model
 from offpath.host_helper.gateway.readers import Reader
 from offpath.host_helper.gateway.regions import Regions
@@ -127,8 +130,25 @@ def read(text: bytes, behind: int) -> Parsed:
     return Parsed(request_id, inputs, outputs, parameters, is_binary, left=left)
 
 
-def written(call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
-    """The answer: its JSON header, and the binary tensors behind it. Raises: Refused: a datatype that JSON lacks."""
+async def written_by(reader: Reader, call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
+    """As `written`; many strings become JSON by ``reader``."""
+    found = {}
+    for output in outputs:
+        if output.datatype == BYTES and not output.wanted.is_binary and output.nbytes > AT_ONCE_BYTES:
+            found[output.wanted.name] = orjson.Fragment(await reader.run(_in_json_there, output))
+    return written(call, outputs, found)
+
+
+def _in_json_there(output: Output) -> bytes:
+    """The output's texts, in the reading process."""
+    return orjson.dumps(output.in_json())
+
+
+def written(
+    call: Call, outputs: Sequence[Output], found: Mapping[str, orjson.Fragment] | None = None
+) -> tuple[bytes, list[bytes]]:
+    """The answer: its JSON header, and the binary tensors behind it. ``found``: outputs that are JSON already. Raises:
+    Refused: a datatype that JSON lacks."""
     shown: list[dict[str, Any]] = []
     binary: list[bytes] = []
     for output in outputs:
@@ -144,7 +164,7 @@ def written(call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
             raise invalid(f"sending {output.datatype} data via JSON is not supported. Please use the binary data "
                           f"format for output '{wanted.name}'")  # fmt: skip
         else:
-            one["data"] = output.array()
+            one["data"] = found[wanted.name] if found and wanted.name in found else output.in_json()
         shown.append(one)
     header: dict[str, Any] = {"model_name": call.model.name, "model_version": str(call.model.version), "outputs": shown}
     if call.id:
@@ -195,9 +215,9 @@ def _asked(each: dict[str, Any], is_binary: bool) -> Asked:
     name = _text(each, "name", "an output")
     where = f"output '{name}'"
     parameters = _object(each, "parameters", where)
-    if parameters.get("classification"):
-        raise unsupported("the classification extension is not served")
-    return Asked(name, _flag(parameters, "binary_data", is_binary), _place(parameters, where))
+    return Asked(
+        name, _flag(parameters, "binary_data", is_binary), _place(parameters, where), count_of(parameters, name)
+    )
 
 
 def _place(parameters: dict[str, Any], where: str) -> InRegion | None:

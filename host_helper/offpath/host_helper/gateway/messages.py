@@ -47,7 +47,7 @@ FIELDS: Final[dict[str, str]] = {
     "ModelInferResponse": "1 model_name string, 2 model_version string, 3 id string, 4 parameters {InferParameter}, "
                           "5 outputs InferOutputTensor*, 6 raw_output_contents bytes*",
     "ModelStreamInferResponse": "1 error_message string, 2 infer_response ModelInferResponse",
-    "ModelInput": "1 name string, 2 data_type int32, 4 dims int64*",
+    "ModelInput": "1 name string, 2 data_type int32, 4 dims int64*, 8 optional bool",
     "ModelOutput": "1 name string, 2 data_type int32, 3 dims int64*",
     "Specific": "1 versions int64*",
     "ModelVersionPolicy": "3 specific Specific",

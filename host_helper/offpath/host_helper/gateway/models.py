@@ -8,7 +8,7 @@ from typing import Any
 
 from offpath.bindings.wire.negotiating import Described
 from offpath.bindings.wire.signatures import ANY, TensorSpec
-from offpath.host_helper.gateway.datatypes import NAMES
+from offpath.host_helper.gateway.datatypes import BYTES, NAMES
 from offpath.host_helper.gateway.errors import Refused, invalid, not_found, unavailable
 
 PLATFORM = "offpath"
@@ -16,11 +16,13 @@ PLATFORM = "offpath"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A declared tensor: ``datatype`` is the protocol's name; -1 in ``shape`` is any length."""
+    """A declared tensor: ``datatype`` is the protocol's name; -1 in ``shape`` is any length. ``is_optional``: an input
+    that a request may lack."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    is_optional: bool = False
 
     def describe(self) -> dict[str, Any]:
         """As the model's metadata has it."""
@@ -42,7 +44,8 @@ class Model:
     """One version of a model. ``inputs`` and ``outputs`` in the order of the kernel's arguments and results.
     ``sequences``: each request is of a sequence. ``streams``: a request gets several answers; Triton calls such a model
     decoupled. ``batching``: each tensor's first dimension is the batch, as Triton has it; None: it has no such one.
-    ``sequence_idle_us``: how long a sequence lasts without a request."""
+    ``sequence_idle_us``: how long a sequence lasts without a request. ``parameters``: the kernel asks for those of its
+    requests."""
 
     name: str
     version: int
@@ -54,6 +57,7 @@ class Model:
     streams: bool = False
     batching: Batching | None = None
     sequence_idle_us: int = 0
+    parameters: bool = False
 
     @property
     def max_batch(self) -> int:
@@ -72,7 +76,7 @@ def model_of(described: Described) -> Model | None:
     labels = tuple(signature.labels)
     return Model(
         signature.model, signature.model_version, signature.name, labels, inputs, outputs, signature.sequences,
-        signature.streams, _batching(described), 1_000 * described.sequence_idle_ms,
+        signature.streams, _batching(described), 1_000 * described.sequence_idle_ms, signature.parameters,
     )  # fmt: skip
 
 
@@ -90,7 +94,9 @@ def _batching(described: Described) -> Batching | None:
 def _specs(tensors: Sequence[TensorSpec]) -> dict[str, Spec] | None:
     if any(tensor.dtype not in NAMES for tensor in tensors):
         return None
-    return {tensor.name: Spec(tensor.name, NAMES[tensor.dtype], tuple(tensor.shape)) for tensor in tensors}
+    return {
+        tensor.name: Spec(tensor.name, NAMES[tensor.dtype], tuple(tensor.shape), tensor.optional) for tensor in tensors
+    }
 
 
 class Models:
@@ -172,7 +178,10 @@ def config(model: Model) -> dict[str, Any]:
         "name": model.name, "platform": PLATFORM, "backend": PLATFORM,
         "version_policy": {"specific": {"versions": [model.version]}},
         "max_batch_size": model.max_batch,
-        "input": [_tensor(spec, has_batch=batching is not None) for spec in model.inputs.values()],
+        "input": [
+            {**_tensor(spec, has_batch=batching is not None), "optional": spec.is_optional}
+            for spec in model.inputs.values()
+        ],
         "output": [_tensor(spec, has_batch=batching is not None) for spec in model.outputs.values()],
         "parameters": {"labels": {"string_value": ",".join(model.labels)}} if model.labels else {},
     }  # fmt: skip
@@ -190,4 +199,5 @@ def config(model: Model) -> dict[str, Any]:
 
 def _tensor(spec: Spec, *, has_batch: bool) -> dict[str, Any]:
     dims = spec.shape[1:] if has_batch else spec.shape
-    return {"name": spec.name, "data_type": f"TYPE_{spec.datatype}", "dims": list(dims)}
+    datatype = "STRING" if spec.datatype == BYTES else spec.datatype
+    return {"name": spec.name, "data_type": f"TYPE_{datatype}", "dims": list(dims)}

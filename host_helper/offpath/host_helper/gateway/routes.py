@@ -21,8 +21,8 @@ from offpath.host_helper.gateway.responses import Response
 from offpath.host_helper.gateway.tenants import Tenant
 
 EXTENSIONS: Final = (
-    "binary_tensor_data", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics",
-    "system_shared_memory",
+    "binary_tensor_data", "classification", "model_configuration", "model_repository", "parameters", "schedule_policy",
+    "statistics", "system_shared_memory",
 )  # fmt: skip
 _MODEL: Final = re.compile(
     r"/v2/models/(?P<name>.+?)(?:/versions/(?P<version>[^/]+))?(?P<what>/ready|/config|/stats|/infer)?"
@@ -97,7 +97,7 @@ async def _infer(tenant: Tenant, models: Models, head: Head, body: memoryview, n
     try:
         async with tenant.turn(model, call.options.sequence_id, call.timeout_s) as turn:
             outputs = await tenant.infer(call, turn)
-        header, binary = inference.written(call, outputs)
+        header, binary = await inference.written_by(tenant.reader, call, outputs)
     finally:
         call.end()
     if not binary:

@@ -21,8 +21,8 @@ from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 
-PADDING_BYTES: Final = 512
-"""What aligning the tensors of a batch in its lane may take: 64 bytes for each of eight."""
+PADDING_BYTES: Final = 1024
+"""What aligning the tensors of a batch in its lane may take: 64 bytes for each of 16."""
 End = Callable[[Job, JobState, EndReason, int, int, int], None]
 Then = Callable[[Job, Lease, int], None]
 
