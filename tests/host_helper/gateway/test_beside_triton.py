@@ -78,8 +78,8 @@ def region(**parameters: Any) -> bytes:
 
 IN = {"shared_memory_region": "in", "shared_memory_byte_size": NBYTES}
 SAME: list[tuple[str, str, bytes]] = [
-    ("GET", "/v2/health/live", b""),
-    ("GET", "/v2/health/ready", b""),
+    ("GET", "/v2/models/identity/ready", b"null"),
+    ("GET", "/v2/models/nope", b"{}"),
     ("GET", "/v2/models/identity/ready", b""),
     ("GET", "/v2/models/nope/ready", b""),
     ("GET", "/v2/models/nope", b""),
@@ -92,6 +92,8 @@ SAME: list[tuple[str, str, bytes]] = [
     ("GET", INFER, b""),
     ("POST", "/v2", b""),
     ("POST", INFER, tensor()),
+    ("POST", INFER, b"\xef\xbb\xbf" + tensor()),
+    ("POST", "/v2/systemsharedmemory/region/n/register", b'\xef\xbb\xbf{"key":"/nokey","offset":0,"byte_size":4}'),
     ("POST", INFER, tensor(name="z")),
     ("POST", INFER, tensor(datatype="FP32")),
     ("POST", INFER, tensor(shape=[2, 2])),
@@ -117,6 +119,8 @@ SAME: list[tuple[str, str, bytes]] = [
     ("POST", "/v2/repository/index", b""),
 ]
 LIKE: list[tuple[str, str, bytes]] = [
+    ("GET", "/v2/health/live", b""),
+    ("GET", "/v2/health/ready", b""),
     ("POST", INFER, b""),
     ("POST", INFER, b"{"),
     ("POST", INFER, b'{"inputs":[1]}'),

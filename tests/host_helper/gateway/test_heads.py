@@ -97,6 +97,9 @@ def test_a_body_comes_with_its_length_or_in_chunks() -> None:
     assert (read.has_body, read.is_chunked, read.length) == (True, True, 0)
     assert parse(head("Content-Length: 1")).has_body
     assert not parse(head("Content-Length: 0")).has_body
+    for method in ("GET", "HEAD"):
+        assert parse(head("Content-Length: 5", first=f"{method} /v2 HTTP/1.1")).length == 5
+        assert parse(head("Transfer-Encoding: chunked", first=f"{method} /v2 HTTP/1.1")).is_chunked
 
 
 @pytest.mark.parametrize(
@@ -124,8 +127,6 @@ def test_a_client_may_wait_for_leave(value: str, waits: bool) -> None:
         (head("Content-Length: 9999999999999999"), 413),
         (head("Transfer-Encoding: gzip, chunked"), 501),
         (head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), 400),
-        (head("Transfer-Encoding: chunked", first="GET /v2 HTTP/1.1"), 400),
-        (head("Transfer-Encoding: chunked", first="HEAD /v2 HTTP/1.1"), 400),
         (head("Transfer-Encoding: chunked", first="POST /v2 HTTP/1.0"), 400),
         (head("Connection: Upgrade", "Upgrade: h2c", "Content-Length: 1", "Transfer-Encoding: chunked"), 400),
         (head("Connection: Upgrade", "Upgrade: h2c", "Content-Length: 1", "Content-Length: 1"), 400),
@@ -143,7 +144,7 @@ def test_a_client_may_wait_for_leave(value: str, waits: bool) -> None:
         (head("Host: y"), 400),
         (head("Authorization: Bearer a", "Authorization: Bearer b"), 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
-        (head("Content-Length: 5", first="GET /v2 HTTP/1.1"), 400),
+        (head("Content-Length: 5", "Transfer-Encoding: chunked", first="GET /v2 HTTP/1.1"), 400),
         (head(first="GET http://me@x/v2 HTTP/1.1"), 400),
         (head(first="GET ftp://x/v2 HTTP/1.1"), 400),
         (head(first="GET http:///v2 HTTP/1.1"), 400),

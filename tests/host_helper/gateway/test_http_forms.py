@@ -197,7 +197,7 @@ async def test_head_has_the_head_of_get(gateway: Rig, path: str) -> None:
         bare = await client.reader.readuntil(b"\r\n\r\n")
         assert f"Content-Length: {len(got.body)}\r\n".encode() in bare
         assert bare.startswith(f"HTTP/1.1 {got.status} ".encode())
-        assert (await client.answer()).body == b"", "what follows is the next answer"
+        assert (await client.answer()).json == {"live": True}, "what follows is the next answer"
 
 
 async def test_a_refused_head_has_no_body_either(gateway: Rig) -> None:
@@ -295,9 +295,45 @@ async def test_a_malformed_request_has_tritons_status(gateway: Rig, body: bytes,
 
 
 async def test_an_empty_answer_is_no_json(gateway: Rig) -> None:
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/scaling/ready"):
-        answer = await gateway.ask(path)
-        assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"", "text/plain")
+    answer = await gateway.ask("/v2/models/scaling/ready")
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"", "text/plain")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_of_a_get_is_read_and_ignored(gateway: Rig, chunked: bool) -> None:
+    """As Triton does: some clients send JSON's null with each request."""
+    client = await gateway.connect()
+    body = b"4\r\nnull\r\n0\r\n\r\n" if chunked else b"null"
+    framing = {"Transfer_Encoding": "chunked", "Content_Length": None} if chunked else {}
+    for path, key in (("/v2", "version"), ("/v2/models/scaling", "versions")):
+        await client.send(gateway.request(path, body, method="GET", **framing))
+        answer = await client.answer()
+        assert (answer.status, key in answer.json) == (200, True)
+    await client.send(gateway.request("/v2/health/ready", body, method="GET", Authorization=None, **framing))
+    answer = await client.answer()
+    assert (answer.status, answer.json, answer.headers["connection"]) == (200, {"ready": True}, "close")
+    assert await client.is_closed(), "its body is not read without a token"
+
+
+async def test_a_body_of_a_get_has_the_bounds_of_others(gateway: Rig) -> None:
+    for method in ("GET", "HEAD"):
+        client = await gateway.connect()
+        await client.send(gateway.request("/v2", method=method, Content_Length=1 << 30))
+        assert (await client.reader.readuntil(b"\r\n")).split()[1] == b"413"
+
+
+async def test_json_may_begin_with_a_byte_order_mark(gateway: Rig) -> None:
+    mark = b"\xef\xbb\xbf"
+    assert data_of(await gateway.ask(INFER, mark + in_json(ROWS))) == DOUBLED
+    body, length = in_binary(ROWS, parameters={"binary_data_output": False})
+    assert data_of(await gateway.infer((mark + body, length + 3))) == DOUBLED
+    long = in_json(ROWS, parameters={"pad": "x" * (1 << 15)})
+    assert data_of(await gateway.ask(INFER, mark + long)) == DOUBLED
+    registered = await gateway.ask(
+        "/v2/systemsharedmemory/region/n/register", mark + b'{"key":"/nokey","offset":0,"byte_size":4}'
+    )
+    assert registered.error == "Unable to open shared memory region: '/nokey'"
+    assert (await gateway.ask(INFER, mark)).status == 500
 
 
 async def test_a_connection_waits_for_its_first_request_as_long_as_for_others(

@@ -52,11 +52,16 @@ def test_what_pythons_json_writes_is_read(spaces: dict[str, Any]) -> None:
     assert (read["id"], read["n"]) == (given_["id"], 1 << 63)
 
 
+@pytest.mark.parametrize("text", [b"[1,2]", b"[1,NaN]"])
+def test_one_byte_order_mark_is_read_over(text: bytes) -> None:
+    assert str(nonfinite.read(b"\xef\xbb\xbf" + text)) == str(nonfinite.read(text))
+
+
 @pytest.mark.parametrize(
     "text",
     [b'[NaN', b'{"a":NaN,}', b'[-NaN]', b'[nan, NaN]', b'[NaN, Inf]', b'[NaN, 1e400]', b'[NaN, -1e400]',
      b'[NaN, ' + b"9" * 400 + b']', b'[NaN, ' + b"9" * 5000 + b']', b'{"a":NaN,"a":1}', b'{"a":[{"b":1,"b":NaN}]}',
-     b'["\\ud83d", NaN]', b'["\xff", NaN]', b'["\x01", NaN]', b'\xef\xbb\xbf[NaN]', b"[" * 100_000 + b"NaN",
+     b'["\\ud83d", NaN]', b'["\xff", NaN]', b'["\x01", NaN]', b'\xef\xbb\xbf\xef\xbb\xbf[NaN]', b"[" * 100_000 + b"NaN",
      b'[NaN] x', b'[01, NaN]', b'NaN NaN'],
 )  # fmt: skip
 def test_beside_the_tokens_the_rules_are_those_of_all_json(text: bytes) -> None:

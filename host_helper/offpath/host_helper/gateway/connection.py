@@ -205,7 +205,10 @@ class Connection(asyncio.BufferedProtocol):
         self._head = None
         try:
             self._head = head = parse(bytes(memoryview(self._received)[: end + 4]))
-            response = None if head.has_body else routes.open_to_all(head, self._owner.tenants.is_ready)
+            response = routes.open_to_all(head, self._owner.tenants.is_ready)
+            if response is not None and head.has_body:
+                self._write(response, keeps=False)  # without a token no body is read
+                return
             waits = response is None and self._expect(head)
             self._take_rest(end + 4)
         except Refused as refused:

@@ -119,8 +119,6 @@ def parse(head: bytes) -> Head:
         raise invalid("the target is a path of printable ASCII characters, or http:// with a host and such a path")
     path = (target["path"] or "/").partition("?")[0]
     is_chunked, length = _is_chunked(headers, version), _length(headers)
-    if method == "GET" and (is_chunked or length):
-        raise invalid(f"a {given} request has no body here")
     return Head(method, path, headers, length, is_chunked, _keeps(headers, version), given == "HEAD")
 
 

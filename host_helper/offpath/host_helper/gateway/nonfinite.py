@@ -17,16 +17,19 @@ from numpy.typing import NDArray
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 
+MARK: Final = b"\xef\xbb\xbf"
+"""UTF-8's byte-order mark, which some editors and .NET write before a document: Triton reads over it."""
 _TOKENS: Final = (b"NaN", b"Infinity", b"-Infinity")
 _LOST: Final = b"null"
 """What orjson writes for them."""
 
 
 def read(text: bytes) -> Any:
-    """The document's value; its rules beside the tokens are those of `document.read`.
+    """The document's value, which may follow a `MARK`; its rules beside the tokens are those of `document.read`.
 
     Raises: ControlError: ``json``: not such JSON, nested too deeply, or an object with a repeated key.
     """
+    text = text.removeprefix(MARK)
     try:
         return document.read(text)
     except ControlError:

@@ -11,8 +11,7 @@ from urllib.parse import unquote
 import orjson
 
 from offpath.bindings.errors import ControlError
-from offpath.bindings.wire import document
-from offpath.host_helper.gateway import bodies, inference
+from offpath.host_helper.gateway import bodies, inference, nonfinite
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Buffer
 from offpath.host_helper.gateway.errors import Refused, not_found, too_large, unavailable, unparsable, unsupported
 from offpath.host_helper.gateway.heads import Head
@@ -39,11 +38,12 @@ def server_metadata() -> dict[str, Any]:
 
 
 def open_to_all(head: Head, is_ready: bool) -> Response | None:
-    """What needs no token: whether the gateway is alive and ready. None: it needs one."""
+    """What needs no token: whether the gateway is alive and ready. None: it needs one. The bodies are those of the Open
+    Inference Protocol, which KServe's client reads; Triton has none, and its clients look at the status only."""
     if head.path == "/v2/health/live" and head.method == "GET":
-        return Response(200)
+        return _json({"live": True})
     if head.path == "/v2/health/ready" and head.method == "GET":
-        return Response(200 if is_ready else 503)
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
     return None
 
 
@@ -143,7 +143,7 @@ def _region(tenant: Tenant, head: Head, body: memoryview, matched: re.Match[str]
     if body.nbytes > AT_ONCE_BYTES:
         raise too_large(f"the body of this request has at most {AT_ONCE_BYTES} bytes")
     try:
-        asked = document.read(bytes(body))
+        asked = nonfinite.read(bytes(body))
     except ControlError:
         raise unparsable("failed to parse the request JSON buffer") from None
     if not isinstance(asked, dict):
@@ -163,5 +163,5 @@ def _method(head: Head, method: str) -> None:
         raise Refused(405, "UNIMPLEMENTED", "Method Not Allowed")
 
 
-def _json(value: Any) -> Response:
-    return Response(200, (orjson.dumps(value),))
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(status, (orjson.dumps(value),))
