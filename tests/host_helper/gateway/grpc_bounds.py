@@ -227,3 +227,40 @@ def test_an_address_of_a_peer_has_one_spelling(text: str) -> None:
     assert grpc_connections.peer_of(text) == ("127.0.0.1", 80)
     assert grpc_connections.peer_of("ipv6:%5B::1%5D:5") == ("::1", 5)
     assert grpc_connections.peer_of("unix:") == ("unix:", 0)
+
+
+async def test_refusals_of_a_client_that_begins_again_and_again_take_turns(gateway: Rig) -> None:
+    """The first one at once, each further one two milliseconds later; a large message that is refused costs more."""
+    assert gateway.gateway.grpc is not None
+    calls = gateway.gateway.grpc.calls
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    await calls.refusal("ada")
+    await asyncio.gather(*(calls.refusal("ada") for _ in range(50)))
+    assert loop.time() - begun_s >= 50 * grpc_admission.REFUSAL_S * 0.99
+    assert calls._refusals_s["ada"] >= begun_s + 51 * grpc_admission.REFUSAL_S
+    calls._refusals_s.clear()
+    before_s = loop.time()
+    calls.charge("ada", 8 << 20)
+    assert before_s + 0.25 <= calls._refusals_s["ada"] <= loop.time() + 0.25
+    calls.charge("ada", 1 << 40)
+    assert calls._refusals_s["ada"] <= loop.time() + 5.0
+    assert "bob" not in calls._refusals_s, "each tenant has a line of its own"
+
+
+async def test_a_large_message_that_is_at_fault_is_charged_and_one_that_is_served_is_not(
+    gateway: Rig, channel: grpc.aio.Channel, ada: Stub
+) -> None:
+    assert gateway.gateway.grpc is not None
+    charged: list[int] = []
+    gateway.gateway.grpc.calls.charge = lambda tenant, nbytes: charged.append(nbytes)  # type: ignore[method-assign]
+    large = request(np.zeros((20_000, 3), np.float32))
+    await ada.call("ModelInfer", request=large)
+    assert not charged
+    body = b"\x2a\x00" * 100_000
+    answer = channel.unary_unary(f"/{SERVICE}/ModelInfer")(body, metadata=ada.metadata)
+    assert (await refused(answer))[0] == "INVALID_ARGUMENT"
+    assert charged == [len(body)]
+    large.model_name = "count"
+    assert "unexpected inference input" in (await ada.stream(once(large)).read()).error_message
+    assert charged[1:] == [len(large.SerializeToString())]

@@ -17,7 +17,7 @@ def test_the_cases_of_grpc_pass() -> None:
 
 
 def test_the_bounds_of_grpc_hold() -> None:
-    assert run_tests(BOUNDS) >= 11
+    assert run_tests(BOUNDS) >= 13
 
 
 def test_the_cases_of_reflection_pass() -> None:

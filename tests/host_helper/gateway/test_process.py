@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from offpath.host_helper.gateway import serve
-from offpath.host_helper.gateway.config import GatewayFile, load
+from offpath.host_helper.gateway.config import GatewayFile, TenantTable, load
 from offpath.host_helper.gateway.errors import GatewayConfigInvalid
 
 from ...support.certificates import Authority
@@ -174,6 +175,34 @@ def test_where_the_limit_cannot_be_raised_both_listeners_have_fewer_connections(
     assert (config.connections, config.grpc_connections, config.unidentified) == (108, 108, 27)
     assert serve.files_of(config) <= 1024 + 512
     assert serve.files_of(config) - 512 <= 1024 - 256, "what is neither is 256 here"
+
+
+def test_what_is_there_from_the_start_is_not_looked_at_by_the_collector_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full collection of all modules takes a tenth of a second, in which nobody is served."""
+    froze: list[str] = []
+
+    class Served:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        async def start(self) -> None:
+            froze.append("started")
+
+        async def close(self) -> None:
+            froze.append("closed")
+
+        def addresses(self) -> dict[str, str]:
+            return {}
+
+    monkeypatch.setattr(serve, "Gateway", Served)
+    monkeypatch.setattr(serve.gc, "freeze", lambda: froze.append("frozen"))
+
+    def ready(addresses: dict[str, str]) -> None:
+        froze.append("ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asyncio.run(serve._serve(GatewayFile(tenant=[TenantTable(name="ada", token_file="t")]), "", ready))
+    assert froze == ["started", "frozen", "ready", "closed"]
 
 
 def test_a_faulty_file_ends_it_with_78(tmp_path: Path) -> None:

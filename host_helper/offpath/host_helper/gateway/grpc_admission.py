@@ -14,6 +14,12 @@ from offpath.host_helper.gateway.shares import Shares
 
 MOST_OPEN: Final = 32
 """Calls without a token whose message has not come."""
+REFUSAL_S: Final = 0.002
+"""Between two refusals of a tenant, or of clients without a token: each costs the loop a part of a millisecond."""
+REFUSED_BYTES_PER_S: Final = 32 << 20
+"""As much of messages that are refused: one of 4 MiB costs some milliseconds before it can be."""
+_MOST_REFUSALS_S: Final = 5.0
+"""No refusal waits longer."""
 _CALLS: Final = (16, 1024)
 """Least and most calls of all tenants. Between them as many as have room for their messages."""
 
@@ -30,6 +36,8 @@ class Calls:
         self._streams = Shares(self.most // 2, names)
         """Streams may be idle for as long as their clients like: they leave room for other calls of the tenant."""
         self._memory = Shares(config.memory_bytes, names)
+        self._refusals_s: dict[str, float] = {}
+        """When the next one may be, by tenant."""
         self._open: dict[asyncio.Timeout, None] = {}
         """Calls without a token that wait for their message, the oldest first."""
 
@@ -71,6 +79,22 @@ class Calls:
             yield
         finally:
             self._memory.give(tenant, nbytes)
+
+    def charge(self, tenant: str, nbytes: int) -> None:
+        """A message of so many bytes is the fault of its refusal: the tenant's next refusals wait for it."""
+        now_s = asyncio.get_running_loop().time()
+        next_s = max(self._refusals_s.get(tenant, 0.0), now_s) + nbytes / REFUSED_BYTES_PER_S
+        self._refusals_s[tenant] = min(next_s, now_s + _MOST_REFUSALS_S)
+
+    async def refusal(self, tenant: str) -> None:
+        """Wait for the turn of a refusal. Clients that are refused begin again: hundreds at once would take the loop's
+        time from the others. ``tenant``: empty for clients without a token."""
+        now_s = asyncio.get_running_loop().time()
+        turn_s = max(self._refusals_s.get(tenant, 0.0), now_s)
+        if turn_s - now_s < _MOST_REFUSALS_S:
+            self._refusals_s[tenant] = turn_s + REFUSAL_S
+            if turn_s > now_s:
+                await asyncio.sleep(turn_s - now_s)
 
     async def message(self, requests: AsyncIterator[bytes]) -> bytes:
         """The only message of a tenant's call. Raises: Refused: it did not come in time."""

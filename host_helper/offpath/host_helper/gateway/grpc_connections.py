@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from offpath.host_helper.gateway.anonymous import one_spelling
@@ -26,13 +26,20 @@ from offpath.host_helper.gateway.config import GatewayFile
 SPARE: Final = 64
 """Connections that grpcio takes beyond the bounds: room for those that come between two looks."""
 LOOK_S: Final = 0.1
+_STEP: Final = 32
+"""Sockets of one step of a look: the loop serves others between two steps."""
+_STEP_S: Final = 0.003
 Peer = tuple[str, int]
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class _Socket:
+    inode: int
     descriptor: int
     peer: Peer
+    has_end: bool = False
+    """It is shut down, and grpcio has not closed it yet."""
 
 
 class GrpcConnections:
@@ -51,6 +58,9 @@ class GrpcConnections:
         self._tenants: dict[Peer, str] = {}
         """Whose call came last; the peer that was used last is at the end."""
         self._calls = Counter[Peer]()
+        self._recent: set[Peer] = set()
+        """Those with a call since the look began: their sockets may be new."""
+        self._steps: Iterator[bool] = self._looking()
 
     def divide(self, tenants: int) -> None:
         """So many tenants share them from now on."""
@@ -72,6 +82,7 @@ class GrpcConnections:
         key = peer_of(peer)
         self._tenants.pop(key, None)
         self._tenants[key] = tenant
+        self._recent.add(key)
         self._calls[key] += 1
         try:
             yield
@@ -81,50 +92,60 @@ class GrpcConnections:
                 del self._calls[key]
 
     def _again(self) -> None:
-        self.look()
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._again)
+        """The next step."""
+        is_over = next(self._steps, None) is None
+        if is_over:
+            self._steps = self._looking()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S if is_over else _STEP_S, self._again)
 
-    def look(self) -> None:
-        """Close what is too much."""
-        self._find()
-        unidentified = [each for each in self._sockets.values() if each.peer not in self._tenants]
-        for each in unidentified[: max(len(unidentified) - self._unidentified, 0)]:
-            self._end(each)
-        for each in self._too_many():
-            self._end(each)
-
-    def _find(self) -> None:
-        """Learn which sockets there are. An inode is looked at once."""
+    def _looking(self) -> Iterator[bool]:
+        """Learn which sockets there are, and close what is too much, in steps."""
+        self._recent.clear()
         present = dict(_sockets())
         for gone in self._sockets.keys() - present.keys():
             del self._sockets[gone]
         self._others &= present.keys()
-        for inode, descriptor in present.items():
-            if inode in self._sockets or inode in self._others:
-                continue
-            peer = self._peer(descriptor)
-            if peer is None:
-                self._others.add(inode)
-            else:
-                self._sockets[inode] = _Socket(descriptor, peer)
-        peers = {each.peer for each in self._sockets.values()}
+        new = [inode for inode in present if inode not in self._sockets and inode not in self._others]
+        for inodes in _in_steps(new):
+            for inode in inodes:
+                self._learn(inode, present[inode])
+            yield True
+        self._forget()
+        for is_known, leaving in ((False, self._unknown()), (True, self._too_many())):
+            for each in _in_steps(leaving):
+                for one in each:
+                    if is_known or one.peer not in self._tenants:
+                        self._end(one)
+                yield True
+
+    def _learn(self, inode: int, descriptor: int) -> None:
+        """An inode is looked at once."""
+        with _duplicate(descriptor, inode) as sock:
+            peer = None
+            with contextlib.suppress(OSError, IndexError):  # it has no peer, or is none of the internet's
+                if sock is not None and sock.getsockname()[1] == self._port:
+                    host, port = sock.getpeername()[:2]
+                    peer = host.partition("%")[0].removeprefix("::ffff:"), port
+        if peer is None:
+            self._others.add(inode)
+        else:
+            self._sockets[inode] = _Socket(inode, descriptor, peer)
+
+    def _forget(self) -> None:
+        """The tenants of peers that have left."""
+        peers = {each.peer for each in self._sockets.values()} | self._recent
         for peer in [each for each in self._tenants if each not in peers and each not in self._calls]:
             del self._tenants[peer]
 
-    def _peer(self, descriptor: int) -> Peer | None:
-        """Who is at the other end, if it is a connection of the listener."""
-        with _duplicate(descriptor) as sock:
-            try:
-                if sock is not None and sock.getsockname()[1] == self._port:
-                    return _address(*sock.getpeername()[:2])
-            except (OSError, IndexError, ValueError):
-                pass
-        return None
+    def _unknown(self) -> list[_Socket]:
+        """Connections without a call of a tenant that are too many, the oldest."""
+        found = [each for each in self._sockets.values() if each.peer not in self._tenants and not each.has_end]
+        return found[: max(len(found) - self._unidentified, 0)]
 
     def _too_many(self) -> list[_Socket]:
         """Connections of the tenants with most: those without a call first, the one that was used least recently."""
         own: dict[str, list[_Socket]] = {}
-        by_peer = {each.peer: each for each in self._sockets.values()}
+        by_peer = {each.peer: each for each in self._sockets.values() if not each.has_end}
         for is_busy in (False, True):
             for peer, tenant in self._tenants.items():
                 if peer in by_peer and (peer in self._calls) == is_busy:
@@ -139,9 +160,9 @@ class GrpcConnections:
         return chosen
 
     def _end(self, one: _Socket) -> None:
-        """The descriptor may be another socket's by now."""
-        with _duplicate(one.descriptor) as sock:
-            if sock is not None and self._sockets.get(os.fstat(sock.fileno()).st_ino) is one:
+        with _duplicate(one.descriptor, one.inode) as sock:
+            if sock is not None:
+                one.has_end = True
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
@@ -154,6 +175,10 @@ def peer_of(text: str) -> Peer:
         return _address(host.strip("[]"), int(port))
     except ValueError:
         return text, 0
+
+
+def _in_steps(some: list[_T]) -> Iterator[list[_T]]:
+    return (some[at : at + _STEP] for at in range(0, len(some), _STEP))
 
 
 def _address(host: str, port: int) -> Peer:
@@ -173,18 +198,17 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def _duplicate(descriptor: int) -> Iterator[socket.socket | None]:
-    """Another descriptor of the socket, which stays the same one meanwhile. None: it is gone."""
+def _duplicate(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
+    """Another descriptor of the socket, which stays the same one meanwhile. None: it is gone, and the number may be
+    another one's."""
     try:
         copy = os.dup(descriptor)
     except OSError:
         yield None
         return
-    try:
-        sock = socket.socket(fileno=copy)
-    except OSError:
+    if os.fstat(copy).st_ino != inode:
         os.close(copy)
         yield None
         return
-    with sock:
+    with socket.socket(fileno=copy) as sock:
         yield sock

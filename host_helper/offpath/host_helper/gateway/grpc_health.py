@@ -53,6 +53,7 @@ class Health:
                 raise too_large(f"a request of the health has at most {_MOST_BYTES} bytes")
             return str(parsed(health_classes()[0], data).service)
         except Refused as refused:
+            await self._calls.refusal("")
             await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
             raise
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from offpath.bindings.certificates import tenant_of_pem
 from offpath.bindings.errors import PlaceUnusable
 from offpath.host_helper.gateway import grpc_calls
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
 from offpath.host_helper.gateway.calls import Call
 from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.connection import HEAD_S
@@ -35,6 +36,8 @@ from offpath.host_helper.gateway.turns import Turn
 logger = logging.getLogger(__name__)
 _FINAL: Final = "triton_enable_empty_final_response"
 _IS_FINAL: Final = "triton_final_response"
+_FAULTS: Final = frozenset({400, 413})
+"""Statuses of requests that are wrong or too large."""
 _MOST_STREAMED: Final = 64
 """Requests of one stream whose answers the client has not taken."""
 
@@ -156,8 +159,7 @@ class _Handler:
         return method if token is not None and self._tenants.of_token(token) is not None else self._refusing
 
     async def _refuse(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-        refused = unauthenticated()
-        await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
+        await self._service.refuse(context, unauthenticated())
         yield  # it is a generator
 
     def _method(self, name: str) -> Any:
@@ -183,7 +185,7 @@ class _Service:
                     return OPEN[name](self._tenants)  # its request has no fields: there is nothing to wait for
                 return await self._answered(name, requests, context)
             except Refused as refused:
-                await self._abort(context, refused)
+                await self.refuse(context, refused)
             except Exception:
                 logger.exception("a request was not answered", extra={"code": "gateway_bug"})
                 await self._abort(context, Refused(500, "INTERNAL", "internal error; the gateway's log has it"))
@@ -195,9 +197,19 @@ class _Service:
         with self.taken(context):
             data = await self._calls.message(requests)
             tenant = self._tenant(context)  # again: a message may take a minute, and a reload a moment
-            with self._calls.held(tenant.name, len(data)):
+            with self._calls.held(tenant.name, len(data)), self._charged(tenant, data):
                 request = received(data) if name == "ModelInfer" else other(data, name)
                 return await METHODS[name](tenant, request, context)
+
+    @contextlib.contextmanager
+    def _charged(self, tenant: Tenant, data: bytes) -> Iterator[None]:
+        """A message that is at fault costs its tenant."""
+        try:
+            yield
+        except Refused as refused:
+            if refused.http in _FAULTS:
+                self._calls.charge(tenant.name, len(data))
+            raise
 
     @contextlib.contextmanager
     def taken(self, context: Any, *, is_stream: bool = False) -> Iterator[None]:
@@ -205,6 +217,15 @@ class _Service:
         name = self._tenant(context).name
         with self._connections.used(context.peer(), name), self._calls.taken(name, is_stream=is_stream):
             yield
+
+    async def refuse(self, context: Any, refused: Refused) -> None:
+        """End the call when its turn has come."""
+        try:
+            name = self._tenant(context).name
+        except Refused:
+            name = ""
+        await self._calls.refusal(name)
+        await self._abort(context, refused)
 
     async def _abort(self, context: Any, refused: Refused) -> None:
         await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
@@ -217,7 +238,7 @@ class _Service:
                     async for answer in answers:
                         yield answer
         except Refused as refused:
-            await self._abort(context, refused)
+            await self.refuse(context, refused)
 
     async def _streamed(self, requests: AsyncIterator[bytes], context: Any) -> AsyncGenerator[Any, None]:
         """Raises: Refused."""
@@ -293,6 +314,9 @@ class _Stream:
         except Refused as refused:
             failed.error_message = refused.text
             response = None
+            if refused.http in _FAULTS and len(data) > AT_ONCE_BYTES:
+                self._calls.charge(tenant.name, len(data))
+                await self._calls.refusal(tenant.name)
         except Exception:
             logger.exception("a request was not answered", extra={"code": "gateway_bug"})
             failed.error_message = "internal error; the gateway's log has it"

@@ -16,8 +16,8 @@ from offpath.host_helper.gateway.connection import HEAD_S, Connection
 
 logger = logging.getLogger(__name__)
 _BACKLOG: Final = 512
-_ACCEPTS: Final = 16
-"""In one turn of the loop."""
+_ACCEPTS: Final = 4
+"""In one turn of the loop: each costs a part of a millisecond, for which others wait."""
 _PAUSE_S: Final = 0.1
 """Without a descriptor, until the next try."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

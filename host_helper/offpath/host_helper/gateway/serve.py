@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -150,6 +151,8 @@ async def _serve(config: GatewayFile, path: str, ready: Callable[[dict[str, str]
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
     await gateway.start()
+    gc.collect()
+    gc.freeze()  # a full collection would look at all modules: a tenth of a second, in which nobody is served
     try:
         ready(gateway.addresses())
         await stop.wait()
