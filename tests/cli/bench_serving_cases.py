@@ -9,7 +9,7 @@ import pytest
 
 from offpath.bindings.errors import EngineMissing
 from offpath.cli.bench.measure import Cores, OtherWork
-from offpath.cli.bench.serving import attack, benchmark
+from offpath.cli.bench.serving import attack, benchmark, neighbours
 from offpath.cli.bench.serving.benchmark import _lean, _Servers
 from offpath.cli.local.environments import fetched
 
@@ -33,6 +33,10 @@ def test_every_setting_answers_with_its_input(monkeypatch: pytest.MonkeyPatch) -
             servers.clients[1].block(servers.data, 20)
         with attack.idle_work():
             servers.clients[1].block(servers.data, 20)
+        for kind in ("idle streams", "JSON parameters"):
+            row = neighbours.measured(node, kind, 1, 5, OtherWork())
+            assert (row["kind"], row["refused"]) == (kind, 0)
+            assert row["http_ratio"]["blocks"] == row["grpc_ratio"]["blocks"] == 1
         with attack.sink() as port:
             assert {status(port, each) for each in attack.requests("any")} == {400}
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from offpath.cli.bench.measure import Block
+from offpath.cli.bench.serving import hostile, neighbours
 from offpath.cli.bench.serving.benchmark import analyzer_ratios, bars, ratios
+from offpath.host_helper.gateway import inference
+from offpath.host_helper.gateway.errors import Refused
+from offpath.host_helper.gateway.grpc_requests import Long, check_tensors, received
 
 from ..support.own_process import run_tests
 
@@ -45,3 +51,30 @@ def test_the_bars_are_the_issues() -> None:
 def test_every_setting_answers_with_its_input() -> None:
     """In a process of its own: gRPC's threads stay in a process."""
     assert run_tests(Path(__file__).with_name("bench_serving_cases.py")) == 1
+
+
+def test_neighbours_has_a_bar_for_each_client_and_protocol_and_none_for_refusals_but_0() -> None:
+    rows = [
+        {"kind": "x", "cpu": 0.5, "refused": 2, "http_ratio": {"median": 1.4, "min": 1, "max": 2},
+         "grpc_ratio": {"median": 1.6, "min": 1, "max": 2},
+         **{f"{what}_{how}_p99_us": 100.0 for what in ("beside", "floor") for how in ("http", "grpc")}},
+    ]  # fmt: skip
+    assert [(bar.value, bar.bound, bar.is_accepted) for bar in neighbours.bars(rows)] == [
+        (1.4, 1.5, True), (1.6, 1.5, False), (2, 0, False),
+    ]  # fmt: skip
+    assert "http:     100.0 /     100.0  (1.40, 1.00 … 2.00)" in neighbours.text(rows)
+
+
+def test_the_hostile_messages_are_as_long_as_may_be_and_what_they_say() -> None:
+    """The gateway reads each, and refuses it for its parts."""
+    with pytest.raises(Refused, match="more than 64 inputs"):
+        received(hostile.inputs())
+    got = received(hostile.tensor_parameters())
+    assert isinstance(got, Long)
+    with pytest.raises(Refused, match="a tensor of the request has more than"):
+        check_tensors(got.data)
+    assert all(3_900_000 < len(body) <= 4 << 20 for body in (hostile.inputs(), got.data))
+    body = hostile.json_parameters("t").partition(b"\r\n\r\n")[2]
+    assert 3_900_000 < len(body) <= 4 << 20
+    with pytest.raises(Refused, match="'x' is no text, number or boolean"):
+        inference.read(body, 0)

@@ -22,6 +22,7 @@ NAMES: Final = {
     "ina-live": "ina_live",
     "hire": "hire",
     "host-channel": "host_channel",
+    "neighbours": "serving.neighbours",
     "netpack": "netpack",
     "request-path": "request_path.benchmark",
     "serving": "serving.benchmark",

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from offpath.cli.local.child import end_with_parent
@@ -144,6 +145,18 @@ def background_load(percent: int, host: int | None) -> Iterator[None]:
     targets = [host] if host is not None else [None] * len(os.sched_getaffinity(0))
     pids = [fork(core, lambda: _burn(percent)) for core in targets]
     time.sleep(0.05)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            end(pid)
+
+
+@contextmanager
+def burning(share: float) -> Iterator[None]:
+    """Compute on so many cores, wherever the system puts it."""
+    percents = [100] * int(share) + [round(100 * (share % 1))]
+    pids = [fork(None, partial(_burn, percent)) for percent in percents if percent]
     try:
         yield
     finally:
