@@ -213,7 +213,8 @@ def test_the_status_of_all_helpers_with_all_that_the_limits_allow_fits_a_frame()
     kernels = [f"{number:03}{'k' * 61}" for number in range(fields.MAX_KERNELS)]
     lines = [
         admin.HelperLine(
-            name=f"{number:02}{'h' * 30}", generation=(1 << 64) - 1, kernels=kernels[: fields.MAX_OFFERED], gpus=16,
+            name=f"{number:02}{'h' * 30}", generation=(1 << 64) - 1, kernels=kernels[: fields.MAX_LISTED],
+            kernel_count=fields.MAX_OFFERED, gpus=16,
             leases=(1 << 32) - 1,
         )
         for number in range(fields.MAX_HELPERS)

@@ -15,6 +15,7 @@ import pytest
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import control, fields, host
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.header import TENSOR_BYTES
 from offpath.dpu_daemon.hosts import handshakes
 from offpath.host_helper import Options, RequestFailed
 
@@ -334,7 +335,7 @@ def test_an_answer_with_nonsense_in_it_fails_its_request_and_the_requester_lives
         pending = requester.begin("echo", [np.ones(1)])
         _, lanes = fake.open_lanes()
         lane, launch = launch_on(fake, lanes)
-        lane.send(result(launch, tensors=b"\xff" * 64))
+        lane.send(result(launch, tensors=b"\xff" * TENSOR_BYTES))
         assert how(pending)[0] is Status.OUTCOME_UNKNOWN
         pending = requester.begin("echo", [np.ones(1)], options=Options())
         answer_one(fake, lanes)

@@ -67,7 +67,7 @@ def host_welcome(**changes: Any) -> control.HostWelcome:
     """The longest there may be."""
     longest: dict[str, Any] = {
         "generation": MOST, "linger_ms": (1 << 32) - 1,
-        "kernel_ids": {f"{'k' * 62}{n:02}": (1 << 32) - 1 for n in range(fields.MAX_OFFERED)},
+        "kernel_ids": {f"{'k' * 60}{n:04}": (1 << 32) - 1 for n in range(fields.MAX_OFFERED)},
         "keep": [(1 << 32) - 1 - n for n in range(fields.MAX_HELD)],
     }  # fmt: skip
     return control.HostWelcome(**{**longest, **changes})
@@ -78,11 +78,13 @@ def test_the_longest_welcome_of_a_helper_is_cut_into_messages_that_fit_and_lose_
     assert len(control.encode(whole)) > MAX_MESSAGE_BYTES, "else there is nothing to cut"
     bodies = [control.encode(message) for message in host_welcome_messages(whole)]
     assert all(len(body) <= MAX_MESSAGE_BYTES for body in bodies)
-    first, second = [control.decode(control.DAEMON_TO_HOST, body) for body in bodies]
+    first, *some = [control.decode(control.DAEMON_TO_HOST, body) for body in bodies]
     assert isinstance(first, control.HostWelcome)
-    assert isinstance(second, control.HostKernels)
-    assert first.model_copy(update={"kernel_ids": second.kernel_ids}) == whole
-    for changes in ({"keep": []}, {"kernel_ids": {}}):
+    assert [each.has_more for each in some] == [True] * 7 + [False]  # type: ignore[union-attr]
+    numbers = {name: number for each in some for name, number in each.kernel_ids.items()}  # type: ignore[union-attr]
+    assert first.model_copy(update={"kernel_ids": numbers}) == whole
+    few = dict(list(whole.kernel_ids.items())[:40])
+    for changes in ({"keep": [], "kernel_ids": few}, {"kernel_ids": {}}):
         assert list(host_welcome_messages(host_welcome(**changes))) == [host_welcome(**changes)]
 
 
@@ -90,7 +92,8 @@ def test_no_limit_of_the_host_channel_allows_more_than_was_reckoned_with() -> No
     (kernels,) = [m for m in control.HelperHello.model_fields["kernels"].metadata if hasattr(m, "max_length")]
     (held,) = [m for m in control.HelperHello.model_fields["held_count"].metadata if hasattr(m, "le")]
     (keep,) = control.HostWelcome.model_fields["keep"].metadata
-    assert kernels.max_length == len(host_welcome().kernel_ids)
+    (more,) = [m for m in control.HelperHello.model_fields["more_kernels"].metadata if hasattr(m, "le")]
+    assert (kernels.max_length, more.le + 1) == (fields.MAX_LISTED, len(host_welcome().kernel_ids))
     assert held.le == keep.max_length == len(host_welcome().keep)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from offpath.bindings.wire import host
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.bindings.wire.header import DTYPE_CODES, Tensor, pack_tensors
+from offpath.bindings.wire.header import DTYPE_CODES, TENSOR_BYTES, Tensor, pack_tensors
 from offpath.host_helper import Requester, RequestFailed
 from offpath.host_helper.slots import DEFAULT_OPTIONS
 
@@ -97,7 +97,7 @@ def test_each_answer_gets_its_reply_once_it_was_taken(stream: Streamed) -> None:
         {"job": 10**6},
         {"generation": 10**6},
         {"result_bytes": 2 * MIB + 1, "is_inline": False, "inline": b"", "tensors": b""},
-        {"tensors": bytes(64)},
+        {"tensors": bytes(TENSOR_BYTES)},
         {"tensors": pack_tensors([Tensor(DTYPE_CODES["uint8"], (2,), 0, 2)])},
         {"started_ns": 5, "finished_ns": 4},
     ],

@@ -271,9 +271,10 @@ def messages(name: str) -> list[Any]:
             signature.model_copy(update={"sequences": True}),
             signature.model_copy(update={"inputs": [], "outputs": [], "labels": []}),
             control.KernelsReloaded(revision=1, kernels=[control.KernelOffer(name="echo", demand=14)]),
+            control.MoreKernels(kernels=[control.KernelOffer(name="more", demand=14)]),
             control.KernelsReloaded(
                 revision=(1 << 32) - 1, needs_count=32,
-                kernels=[control.KernelOffer(name=f"k{n}", demand=100) for n in range(fields.MAX_OFFERED)],
+                kernels=[control.KernelOffer(name=f"k{n}", demand=100) for n in range(fields.MAX_LISTED)],
             ),
             control.InstanceHeld(lease=1, generation=1, lanes=[0, 63], renewals=[0, (1 << 32) - 1]),
             control.WorkerDied(lease=1, lane=0, generation=1, renewal=3),

@@ -46,14 +46,6 @@ def test_a_name_that_cannot_travel_is_refused_where_it_is_given(name: str) -> No
         Helper().kernel(name)
 
 
-def test_more_kernels_than_a_hello_can_name_are_refused_where_they_are_given() -> None:
-    helper = Helper()
-    for n in range(32):
-        helper.kernel(f"k{n}")(len)
-    with pytest.raises(ValueError, match="32 kernels at most"):
-        helper.kernel("k32")
-
-
 def test_the_decorated_function_stays_itself() -> None:
     table = KernelTable()
 

@@ -374,6 +374,8 @@ if __name__ == "__main__":
     load_s = options.pop("load_s", 0.0)
     if options.pop("forms", False):
         offer_forms(helper, tally_file)
+    for number in range(options.pop("many", 0)):
+        helper.kernel(f"many-{number}", demand=14)(functools.partial(np.add, number))
     if options.pop("carried", False):
         helper.kernels.clear()
         offer_carried(helper)

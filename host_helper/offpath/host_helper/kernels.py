@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
+from offpath.bindings.wire.fields import MAX_OFFERED, MAX_OFFERED_MODELS
 from offpath.bindings.wire.signatures import MAX_DECLARED, KernelSignature
 from offpath.host_helper.demands import Batching, parse_batching, parse_demand, parse_memory
 from offpath.host_helper.signatures import Declared, check_batched, signature
@@ -33,8 +34,6 @@ _F = TypeVar("_F", bound=KernelFunction)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
 TENSORS: Final = ("numpy", "torch", "cupy", "pointer")
 """What a kernel may get as its arguments, see `KernelTable.kernel`."""
-MAX_KERNELS: Final = 32
-"""The most that a helper's hello can name, see `offpath.bindings.wire.control.HelperHello`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +219,12 @@ class KernelTable:
             raise ValueError(
                 f"kernel name {name!r}: 1 to 64 letters, digits and ._:/+-, starting with a letter or digit"
             )
-        if len(self.kernels) >= MAX_KERNELS:
-            raise ValueError(f"kernel {name!r}: a helper offers {MAX_KERNELS} kernels at most")
+        if len(self.kernels) >= MAX_OFFERED:
+            raise ValueError(f"kernel {name!r}: a helper offers {MAX_OFFERED} kernels at most")
         try:
             share, models = parse_demand(demand) if demand != "auto" else (100, {})
+            if sum(len(each.models) for each in self.kernels.values()) + len(models) > MAX_OFFERED_MODELS // 2:
+                raise ValueError(f"the kernels of a helper name {MAX_OFFERED_MODELS // 2} GPU models at most")
             memory_bytes = parse_memory(memory)
             batching = parse_batching(max_batch, max_queue_delay_us, preferred_batch_sizes)
             if batching is not None and sequences:

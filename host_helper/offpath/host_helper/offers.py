@@ -9,10 +9,12 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from pydantic import BaseModel
+
 from offpath.bindings.mig import WHOLE
 from offpath.bindings.ports import Gpu, HostConnection
 from offpath.bindings.wire import control
-from offpath.bindings.wire.fields import MAX_GPUS
+from offpath.bindings.wire.fields import MAX_GPUS, MAX_LISTED
 from offpath.bindings.wire.signatures import KernelSignature, parts
 from offpath.host_helper.demands import needs
 from offpath.host_helper.kernels import KernelTable
@@ -29,9 +31,11 @@ def helper_hello(
 ) -> control.HelperHello:
     """The first message. The last four: how many GPUs, held instances and needs of kernels follow, and how often the
     process has reloaded its kernels. The signatures that follow are those of the table."""
+    offers = kernel_offers(table)
     return control.HelperHello(
-        name=name, pid=os.getpid(), kernels=kernel_offers(table), gpu_count=gpus, incarnation=incarnation,
-        held_count=held, needs_count=needed, signature_count=len(signatures(table)), revision=revision,
+        name=name, pid=os.getpid(), kernels=offers[:MAX_LISTED], more_kernels=len(offers[MAX_LISTED:]), gpu_count=gpus,
+        incarnation=incarnation, held_count=held, needs_count=needed, signature_count=len(signatures(table)),
+        revision=revision,
     )  # fmt: skip
 
 
@@ -49,16 +53,16 @@ def take_leave(connection: HostConnection) -> None:
     logger.warning("the daemon did not close in time; scrubbing although a copy may be in flight")
 
 
-def kernels_reloaded(
-    table: KernelTable, gpus: Sequence[Gpu], revision: int
-) -> list[control.KernelsReloaded | control.KernelNeeds | KernelSignature]:
+def kernels_reloaded(table: KernelTable, gpus: Sequence[Gpu], revision: int) -> list[BaseModel]:
     """The messages about the kernels of a reload, in order."""
     needed = needs(table.kernels.values(), gpus)
     declared = signatures(table)
+    offers = kernel_offers(table)
     first = control.KernelsReloaded(
-        revision=revision, kernels=kernel_offers(table), needs_count=len(needed), signature_count=len(declared)
-    )
-    return [first, *needed, *signature_messages(table)]
+        revision=revision, kernels=offers[:MAX_LISTED], more_kernels=len(offers[MAX_LISTED:]), needs_count=len(needed),
+        signature_count=len(declared),
+    )  # fmt: skip
+    return [first, *kernel_messages(table, needed)]
 
 
 def kernel_offers(table: KernelTable) -> list[control.KernelOffer]:
@@ -66,14 +70,19 @@ def kernel_offers(table: KernelTable) -> list[control.KernelOffer]:
     return [control.KernelOffer(name=kernel.name, demand=kernel.demand) for kernel in table.kernels.values()]
 
 
+def kernel_messages(table: KernelTable, needed: Sequence[control.KernelNeeds]) -> list[BaseModel]:
+    """What follows the first message about the kernels, in order: those for which it has no room, what they need, and
+    their signatures, each in as many messages as it takes."""
+    offers = kernel_offers(table)
+    more = [
+        control.MoreKernels(kernels=offers[at : at + MAX_LISTED]) for at in range(MAX_LISTED, len(offers), MAX_LISTED)
+    ]
+    return [*more, *needed, *(part for each in signatures(table) for part in parts(each))]
+
+
 def signatures(table: KernelTable) -> list[KernelSignature]:
     """Those that kernels declare."""
     return [kernel.signature for kernel in table.kernels.values() if kernel.signature is not None]
-
-
-def signature_messages(table: KernelTable) -> list[KernelSignature]:
-    """The messages about them: several for one of many tensors."""
-    return [part for each in signatures(table) for part in parts(each)]
 
 
 def instance_held(order: control.OpenInstance, lanes: Iterable[tuple[int, int]]) -> control.InstanceHeld:

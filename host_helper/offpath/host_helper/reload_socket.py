@@ -20,7 +20,7 @@ from offpath.bindings.sockets import connect_within, listening_socket, peer_cred
 from offpath.bindings.wire import document, fields
 
 logger = logging.getLogger(__name__)
-MAX_BYTES: Final = 16_384
+MAX_BYTES: Final = 65_536
 SYSTEM_DIRECTORY: Final = "/run/offpath-helper"
 """The runtime directory of the shipped unit."""
 _CONNECT_S: Final = 5.0

@@ -52,8 +52,8 @@ from offpath.host_helper.offers import (
     helper_hello,
     instance_failed,
     instance_held,
+    kernel_messages,
     kernels_reloaded,
-    signature_messages,
     take_leave,
 )
 from offpath.host_helper.quarantine import Quarantine
@@ -116,6 +116,7 @@ class Supervisor:
         self._instances: dict[int, Instance] = {}
         self._quarantine = Quarantine()
         self._kernel_ids: dict[str, int] = {}
+        self._coming_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._stop_read, selectors.EVENT_READ)
@@ -256,7 +257,7 @@ class Supervisor:
             self._announced,
         )  # fmt: skip
         self._send(connection, hello)
-        for message in (*needed, *signature_messages(self._table)):
+        for message in kernel_messages(self._table, needed):
             self._send(connection, message)
         for gpu in self._gpus.values():
             self._send(connection, gpu_offer(gpu, self._gpus.keys()))
@@ -297,7 +298,7 @@ class Supervisor:
     def _order(self, connection: HostConnection, message: bytes) -> None:
         order = control.decode(control.DAEMON_TO_HOST, message)
         if isinstance(order, control.HostWelcome):
-            self._kernel_ids = dict(order.kernel_ids)
+            self._kernel_ids, self._coming_ids = dict(order.kernel_ids), {}
             self._linger_s = order.linger_ms / 1e3
             self._is_welcome = True
             logger.info("joined as generation %d", order.generation)
@@ -309,9 +310,11 @@ class Supervisor:
             if self._reloader is not None and self._reloader.revision > self._announced:
                 self._announce(connection, self._reloader)  # it has reloaded since its hello
         elif isinstance(order, control.HostKernels):
-            self._kernel_ids = dict(order.kernel_ids)
-            if self._reloader is not None:
-                self._reloader.taken_over(order.revision)
+            self._coming_ids |= order.kernel_ids
+            if not order.has_more:
+                self._kernel_ids, self._coming_ids = self._coming_ids, {}
+                if self._reloader is not None:
+                    self._reloader.taken_over(order.revision)
         elif isinstance(order, control.OpenInstance):
             self._open(connection, order)
         elif isinstance(order, control.CloseInstance):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from offpath.bindings.wire.fields import (
     MAX_GPUS,
     MAX_HELPERS,
-    MAX_OFFERED,
+    MAX_LISTED,
     PROTOCOL_VERSION,
     STRICT,
     U8,
@@ -142,12 +142,13 @@ class GpuLine(_Message):
 
 
 class HelperLine(_Message):
-    """A helper that has joined. ``generation``: of its connection; it rises with each that joins. ``lost_gpus``: those
-    of its GPUs that need a reset."""
+    """A helper that has joined. ``generation``: of its connection; it rises with each that joins. ``kernels``: the
+    first of its ``kernel_count`` ones. ``lost_gpus``: those of its GPUs that need a reset."""
 
     name: HelperName
     generation: U64
-    kernels: Annotated[list[Name], Field(max_length=MAX_OFFERED)]
+    kernels: Annotated[list[Name], Field(max_length=MAX_LISTED)]
+    kernel_count: U32
     gpus: U32
     leases: U32
     lost_gpus: U32 = 0

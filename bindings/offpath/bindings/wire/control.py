@@ -1,9 +1,9 @@
 """Control messages: pydantic models in orjson, versioned, one ``kind`` each (docs/design.md, Negotiation and wire).
 
 Those of a requester are in `wire.negotiating`. Here are the rare messages of the host channel; the frequent ones are
-structs in `wire.host`. Host → daemon: HelperHello, GpuOffer, KernelNeeds, KernelSignature (`wire.signatures`),
-KernelsReloaded, InstanceHeld, WorkerHello, InstanceFailed, LaneLoading, LaneReady, LaneScrubbed, InstanceClosed,
-WorkerDied, GpuLost, InaStates, Pong, Goodbye.
+structs in `wire.host`. Host → daemon: HelperHello, MoreKernels, GpuOffer, KernelNeeds, KernelSignature
+(`wire.signatures`), KernelsReloaded, InstanceHeld, WorkerHello, InstanceFailed, LaneLoading, LaneReady, LaneScrubbed,
+InstanceClosed, WorkerDied, GpuLost, InaStates, Pong, Goodbye.
 Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane, CloseInstance, KillWorker, RenewWorker,
 InaEpoch, InaAsk, Ping, Closing.
 """
@@ -24,6 +24,7 @@ from offpath.bindings.wire.fields import (
     MAX_GPUS,
     MAX_HELD,
     MAX_KERNELS,
+    MAX_LISTED,
     MAX_MODELS,
     MAX_OFFERED,
     MAX_PREFERRED,
@@ -147,16 +148,18 @@ class GpuOffer(_Message):
 
 class HelperHello(_Message):
     """First message of a helper's supervisor. ``name`` identifies the helper among those of the daemon,
-    ``incarnation`` its process. ``needs_count`` KernelNeeds, ``signature_count`` KernelSignatures and ``gpu_count``
-    GpuOffers follow. A reconnecting helper sends ``held_count`` InstanceHeld messages, one for each instance that it
-    still has. ``revision``: how often it has reloaded its kernels."""
+    ``incarnation`` its process. ``more_kernels`` further kernels in MoreKernels, ``needs_count`` KernelNeeds, the
+    KernelSignatures of ``signature_count`` kernels and ``gpu_count`` GpuOffers follow. A reconnecting helper sends
+    ``held_count`` InstanceHeld messages, one for each instance that it still has. ``revision``: how often it has
+    reloaded its kernels."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
     name: HelperName
     pid: U32
-    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
+    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_LISTED)]
     gpu_count: Annotated[int, Field(ge=0, le=MAX_GPUS)]
+    more_kernels: Annotated[int, Field(ge=0, le=MAX_OFFERED - 1)] = 0
     incarnation: Annotated[str, Field(max_length=64)] = ""
     held_count: Annotated[int, Field(ge=0, le=MAX_HELD)] = 0
     needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
@@ -166,22 +169,30 @@ class HelperHello(_Message):
 
 class KernelsReloaded(_Message):
     """The helper serves these kernels from now on, in the place of those before, and starts workers with their code.
-    ``needs_count`` KernelNeeds and ``signature_count`` KernelSignatures follow. ``revision``: how often the helper's
-    process has reloaded its kernels; greater than that of its hello and of all such messages before. The daemon replies
-    with HostKernels."""
+    ``more_kernels`` further kernels in MoreKernels, ``needs_count`` KernelNeeds and the KernelSignatures of
+    ``signature_count`` kernels follow. ``revision``: how often the helper's process has reloaded its kernels; greater
+    than that of its hello and of all such messages before. The daemon replies with HostKernels."""
 
     kind: Literal["kernels_reloaded"] = "kernels_reloaded"
     revision: U32
-    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
+    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_LISTED)]
+    more_kernels: Annotated[int, Field(ge=0, le=MAX_OFFERED - 1)] = 0
     needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
     signature_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
+
+
+class MoreKernels(_Message):
+    """Further kernels of the HelperHello or KernelsReloaded before it, which has not the room for all."""
+
+    kind: Literal["more_kernels"] = "more_kernels"
+    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_LISTED)]
 
 
 class HostWelcome(_Message):
     """The daemon accepts the helper under this generation. The helper scrubs and destroys held instances that ``keep``
     does not list. If the connection is lost, it waits ``linger_ms`` and then does so with all of them.
 
-    If the lists do not fit one message together, ``kernel_ids`` is empty and a HostKernels follows at once.
+    If the lists do not fit one message together, ``kernel_ids`` is empty and HostKernels follow at once.
     """
 
     kind: Literal["host_welcome"] = "host_welcome"
@@ -193,11 +204,12 @@ class HostWelcome(_Message):
 
 class HostKernels(_Message):
     """The numbers of the helper's kernels, sent after a welcome that has no space for them, and in reply to
-    KernelsReloaded. ``revision``: of that message or hello."""
+    KernelsReloaded. ``revision``: of that message or hello. ``has_more``: another one follows, with further kernels."""
 
     kind: Literal["host_kernels"] = "host_kernels"
-    kernel_ids: Annotated[dict[str, U32], at_most(MAX_OFFERED)]
+    kernel_ids: Annotated[dict[str, U32], at_most(MAX_LISTED)]
     revision: U32 = 0
+    has_more: bool = False
 
 
 class InstanceHeld(_Message):
@@ -431,7 +443,7 @@ class Pong(_Message):
 
 
 _FromHost = (
-    HelperHello | GpuOffer | KernelNeeds | KernelSignature | KernelsReloaded | InstanceHeld | WorkerHello
+    HelperHello | MoreKernels | GpuOffer | KernelNeeds | KernelSignature | KernelsReloaded | InstanceHeld | WorkerHello
     | InstanceFailed | LaneLoading | LaneReady | LaneScrubbed | InstanceClosed | WorkerDied | GpuLost | InaStates | Pong
     | Goodbye
 )  # fmt: skip

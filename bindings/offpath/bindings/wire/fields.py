@@ -11,8 +11,13 @@ from offpath.bindings import tokens
 PROTOCOL_VERSION: Final = 3
 MAX_KERNELS: Final = 256
 """Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
-MAX_OFFERED: Final = 32
-"""Kernels of one helper."""
+MAX_OFFERED: Final = MAX_KERNELS
+"""Kernels of one helper: a daemon stores no more names."""
+MAX_LISTED: Final = 32
+"""Kernels in one message of the host channel, which has 4 080 bytes; further ones follow. Also of one helper in a
+daemon's status, which fits a frame with all helpers; further ones are counted."""
+MAX_OFFERED_MODELS: Final = 1024
+"""GPU models that all kernels of a helper name, so that its record in the journal has at most 100 KB."""
 MAX_MODELS: Final = 32
 """GPU models of one kernel: those that a developer names, and as many under the names that drivers report."""
 MAX_BATCH: Final = 4096

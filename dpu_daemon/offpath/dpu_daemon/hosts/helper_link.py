@@ -10,7 +10,7 @@ from offpath.bindings.ports import HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
-from offpath.dpu_daemon.hosts.offers import are_whole
+from offpath.dpu_daemon.hosts.offers import KernelMessage, are_whole, take_detail, with_more
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs import commands
 
@@ -23,11 +23,19 @@ class ReloadedKernels:
     needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
     signatures: dict[str, KernelSignature] = field(default_factory=dict)
 
+    def take(self, message: KernelMessage) -> None:
+        """Record what follows the message. Raises: ProtocolError."""
+        if isinstance(message, control.MoreKernels):
+            self.message = with_more(self.message, message)
+        else:
+            take_detail(message, self.message.kernels, self.needs, self.signatures)
+
     @property
     def is_complete(self) -> bool:
         """True if everything that the message announces has arrived."""
         message = self.message
-        return len(self.needs) >= message.needs_count and are_whole(self.signatures, message.signature_count)
+        has_kernels = not message.more_kernels and len(self.needs) >= message.needs_count
+        return has_kernels and are_whole(self.signatures, message.signature_count)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,11 +61,19 @@ class HelperLink:
     outbox: list[BaseModel] | None = None
     """Messages queued until its welcome is sent; None: messages are sent at once."""
 
+    def take(self, message: KernelMessage) -> None:
+        """Record what follows its hello. Raises: ProtocolError."""
+        if isinstance(message, control.MoreKernels):
+            self.hello = with_more(self.hello, message)
+        else:
+            take_detail(message, self.hello.kernels, self.needs, self.signatures)
+
     @property
     def is_complete(self) -> bool:
         """True if everything that its hello announces has arrived."""
         hello = self.hello
-        has_kernels = len(self.needs) >= hello.needs_count and are_whole(self.signatures, hello.signature_count)
+        has_kernels = not hello.more_kernels and len(self.needs) >= hello.needs_count
+        has_kernels = has_kernels and are_whole(self.signatures, hello.signature_count)
         return has_kernels and len(self.gpus) >= hello.gpu_count and len(self.held) >= hello.held_count
 
     @property

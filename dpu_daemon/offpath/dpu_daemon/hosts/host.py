@@ -21,10 +21,10 @@ from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
-from offpath.dpu_daemon.hosts.offers import KernelDetails, check_held, gpu_spec, identity, kernel_of, take_detail
+from offpath.dpu_daemon.hosts.offers import KernelMessage, check_held, gpu_spec, identity, kernel_of
 from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.hosts.reloading import receive
-from offpath.dpu_daemon.hosts.welcome import host_welcome_messages
+from offpath.dpu_daemon.hosts.welcome import host_welcome_messages, kernel_numbers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.sched.jobs import events
@@ -139,10 +139,10 @@ class HostSide:
             helper.gpus.append(gpu_spec(message, helper.name, helper.gpus))
             helper.emulated[identity(helper.name, message.uuid)] = message.is_emulated
             self._join_if_complete(helper)
-        elif isinstance(message, KernelDetails) and not helper.is_joined:
-            take_detail(message, helper.hello.kernels, helper.needs, helper.signatures)
+        elif isinstance(message, KernelMessage) and not helper.is_joined:
+            helper.take(message)
             self._join_if_complete(helper)
-        elif isinstance(message, control.KernelsReloaded | KernelDetails) and helper.is_joined:
+        elif isinstance(message, control.KernelsReloaded | KernelMessage) and helper.is_joined:
             if receive(helper, message):
                 self._reloaded(helper)
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
@@ -291,7 +291,7 @@ class HostSide:
         ids = self._learn(helper)
         orders = self._dispatched(helper, self._reload_event(helper, ids))
         # The numbers precede the orders that start workers: those call their kernels by number.
-        for message in (control.HostKernels(kernel_ids=ids, revision=hello.revision), *orders):
+        for message in (*kernel_numbers(ids, hello.revision), *orders):
             self._send(helper, message)
         self.kernels.changed()
 

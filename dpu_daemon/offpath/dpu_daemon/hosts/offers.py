@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
+from offpath.bindings.wire.fields import MAX_OFFERED_MODELS
 from offpath.bindings.wire.signatures import MAX_DECLARED, KernelSignature, has_a_name_twice, joined
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import events
@@ -49,8 +51,25 @@ def gpu_spec(offer: control.GpuOffer, helper: str, known: list[GpuSpec]) -> GpuS
     return GpuSpec(gpu, offer.model, offer.compute_slices, offer.memory_slices, profiles, helper, links)
 
 
+_Announced = TypeVar("_Announced", control.HelperHello, control.KernelsReloaded)
+
+
+def with_more(announced: _Announced, more: control.MoreKernels) -> _Announced:
+    """The message with further kernels that it announced. Raises: ProtocolError: it announced fewer, or two have one
+    name."""
+    left = announced.more_kernels - len(more.kernels)
+    if left < 0:
+        raise ProtocolError("more_kernels", f"{-left} more than were announced")
+    kernels = [*announced.kernels, *more.kernels]
+    if len({offer.name for offer in kernels}) < len(kernels):
+        raise ProtocolError("more_kernels", "two kernels of one name")
+    return announced.model_copy(update={"kernels": kernels, "more_kernels": left})
+
+
 KernelDetails = control.KernelNeeds | KernelSignature
 """What a helper says of one kernel besides its name and R."""
+KernelMessage = control.MoreKernels | KernelDetails
+"""What follows the first message about its kernels."""
 
 
 def take_detail(
@@ -69,6 +88,8 @@ def take_detail(
     if detail.name in needs:
         raise wrong_detail(detail, "was described before")
     _check_needs(detail)
+    if sum(len(each.models) for each in needs.values()) + len(detail.models) > MAX_OFFERED_MODELS:
+        raise wrong_detail(detail, f"is beyond the {MAX_OFFERED_MODELS} GPU models that a helper's kernels may name")
     needs[detail.name] = detail
 
 

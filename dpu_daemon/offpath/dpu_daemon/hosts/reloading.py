@@ -6,10 +6,10 @@ from __future__ import annotations
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.hosts.helper_link import HelperLink, ReloadedKernels
-from offpath.dpu_daemon.hosts.offers import KernelDetails, take_detail, wrong_detail
+from offpath.dpu_daemon.hosts.offers import KernelMessage, wrong_detail
 
 
-def receive(helper: HelperLink, message: control.KernelsReloaded | KernelDetails) -> bool:
+def receive(helper: HelperLink, message: control.KernelsReloaded | KernelMessage) -> bool:
     """Record the message. True: all has arrived, and the helper's hello and details are the new ones.
 
     Raises: ProtocolError: a reload before the last one is complete, a revision that does not rise, two kernels of one
@@ -24,10 +24,12 @@ def receive(helper: HelperLink, message: control.KernelsReloaded | KernelDetails
         if len({offer.name for offer in message.kernels}) < len(message.kernels):
             raise ProtocolError("kernels_reloaded", "two kernels of one name")
         reload = helper.reload = ReloadedKernels(message)
-    elif reload is None:
-        raise wrong_detail(message, "is described without a reload")
+    elif reload is not None:
+        reload.take(message)
+    elif isinstance(message, control.MoreKernels):
+        raise ProtocolError("more_kernels", "there is no reload")
     else:
-        take_detail(message, reload.message.kernels, reload.needs, reload.signatures)
+        raise wrong_detail(message, "is described without a reload")
     if not reload.is_complete:
         return False
     helper.reload = None

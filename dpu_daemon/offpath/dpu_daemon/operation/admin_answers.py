@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
+from offpath.bindings.wire.fields import MAX_LISTED
 from offpath.dpu_daemon.operation.logs import printable
 from offpath.dpu_daemon.requests.histogram import Histogram
 from offpath.dpu_daemon.requests.request_stats import EndedRequest, ended_request
@@ -109,8 +110,10 @@ class Answers:
         host = self._daemon.host
         return [
             admin.HelperLine(
-                name=helper.name, generation=helper.number, kernels=[kernel.name for kernel in helper.hello.kernels],
-                gpus=len(helper.gpus), leases=len(host.lanes.leases_of(helper.number)),
+                name=helper.name, generation=helper.number,
+                kernels=[kernel.name for kernel in helper.hello.kernels[:MAX_LISTED]],
+                kernel_count=len(helper.hello.kernels), gpus=len(helper.gpus),
+                leases=len(host.lanes.leases_of(helper.number)),
                 lost_gpus=len(self._ledger.helpers.lost_gpus(helper.number)),
             )
             for helper in host.joined()

@@ -107,6 +107,7 @@ def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rate
         + (f", {each.lost_gpus} LOST" if each.lost_gpus else "")
         + f", {each.leases} lease(s), "
         f"kernels {', '.join(each.kernels)}"
+        + (f" and {each.kernel_count - len(each.kernels)} more" if each.kernel_count > len(each.kernels) else "")
         for each in status.helpers
     )
     parts = [head + helpers + gpus, admin_client.table(rows, _TENANTS)]

@@ -261,6 +261,7 @@ ENTRIES: Final = (
         ("gpu_offer", "an impossible GPU, or one offered twice", _HELPER),
         ("gpu_lost", "the loss of a GPU that the helper did not offer", _HELPER),
         ("kernel_needs", "needs of a kernel that the helper does not serve, or twice of one", _HELPER),
+        ("more_kernels", "further kernels of a helper that it did not announce, or twice one name", _HELPER),
         ("kernel_signature", "a signature of a kernel that the helper does not serve, or twice of one", _HELPER),
         ("kernels_reloaded", "a reload out of turn, with an old revision, or with one name twice", _HELPER),
         ("instance_held", "a held instance with one lane twice, or without the renewals of each lane", _HELPER),
