@@ -161,6 +161,7 @@ def _tensors(m: Modules) -> Target:
 def _launch(m: Modules) -> Target:
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         assert host.pack_launch(**got._asdict()) == data
+        assert len(host.unpack_rows(got.rows)) <= host.MAX_MEMBERS
         assert len(got.tensors) <= header.MAX_TENSORS * header.TENSOR_BYTES
 
     return Target(
