@@ -27,8 +27,8 @@ from offpath.bindings.wire.host import MAX_MEMBERS, MAX_MESSAGE_BYTES, pack_laun
 from offpath.dpu_daemon.hosts.batches import lane_batch, parts_of
 from offpath.dpu_daemon.requests import stacking
 from offpath.dpu_daemon.requests.inflight import JobRef
+from offpath.sched.jobs.batch_size import MOST_MEMBERS
 from offpath.sched.jobs.batches import PADDING_BYTES
-from offpath.sched.jobs.records import MOST_MEMBERS
 
 F32, U8 = DTYPE_CODES["float32"], DTYPE_CODES["uint8"]
 

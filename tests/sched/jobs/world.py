@@ -60,7 +60,10 @@ class World:
         self.is_sequential = self.orders.random() < 0.35
         """A kernel takes sequences."""
         if self.is_sequential:
-            self.setup = replace(self.setup, settings=sequence_worlds.settings(self.orders, self.setup.settings))
+            settings = sequence_worlds.settings(self.orders, self.setup.settings)
+            if Random(f"{seed} lingers").random() < 0.3:  # else an answered kernel seldom runs on for that long
+                settings = replace(settings, linger_ns=MS // 50, kernel_ns=0)
+            self.setup = replace(self.setup, settings=settings)
         if self.is_mixed or self.is_whole:
             self.setup = replace(self.setup, pins=())
         self.setup = replace(self.setup, tenants=self._with_rights(self.setup.tenants))

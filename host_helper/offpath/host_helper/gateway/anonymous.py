@@ -8,6 +8,7 @@ its Host is too, and it names no Origin.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Collection
 from typing import Final
@@ -30,6 +31,12 @@ def one_spelling(address: str) -> str:
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The address at the other end of a connection; empty: it has left already."""
+    peer = transport.get_extra_info("peername")
+    return one_spelling(peer[0]) if peer else ""
 
 
 class Anonymous:

@@ -19,7 +19,7 @@ from typing import Final, Protocol, cast
 
 from offpath.bindings.certificates import tenant_of
 from offpath.host_helper.gateway import routes
-from offpath.host_helper.gateway.anonymous import one_spelling
+from offpath.host_helper.gateway.anonymous import address_of
 from offpath.host_helper.gateway.buffers import Buffer, Buffers
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.heads import MOST_HEAD_BYTES, Head, parse
@@ -100,8 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_worked_on = False
-        self._certified: str | None = None
-        self._peer = ""
+        self._who: tuple[str | None, str] = None, ""  # whom its certificate names, and its address
         self._is_choked = False
         self._is_paused = False
 
@@ -121,9 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(_UNREAD_BYTES)
-        self._certified = tenant_of(transport.get_extra_info("peercert"))
-        peer = transport.get_extra_info("peername")  # None: it has left already
-        self._peer = one_spelling(peer[0]) if peer else ""
+        self._who = tenant_of(transport.get_extra_info("peercert")), address_of(transport)
         self.until_s = self._loop.time() + self._owner.idle_s
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -206,16 +203,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._head = head = parse(bytes(memoryview(self._received)[: end + 4]))
             response = routes.open_to_all(head, self._owner.tenants.is_ready)
-            if response is not None and head.has_body:
-                self._write(response, keeps=False)  # without a token no body is read
-                return
             waits = response is None and self._expect(head)
-            self._take_rest(end + 4)
+            if response is None or not head.has_body:  # without a token no body is read
+                self._take_rest(end + 4)
         except Refused as refused:
             self._refuse(refused)
             return
         if response is not None:
-            self._write(response, head.keeps)
+            self._write(response, head.keeps and not head.has_body)
             self._next()
             return
         if waits and self._state == "body" and not (self._behind if self._chunked else self._filled):
@@ -227,8 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _identify(self, head: Head) -> Tenant:
         """Raises: Refused: no tenant's."""
-        host, origin = head.headers.get("host", ""), head.headers.get("origin", "")
-        tenant = self._owner.tenants.identified(head.bearer, self._certified, self._peer, host, origin)
+        tenant = self._owner.tenants.identified(head.bearer, *self._who, head.host, head.origin)
         self._owner.known(self, tenant)
         self.tenant = tenant
         return tenant

@@ -57,6 +57,16 @@ class Head:
         return bool(expected)
 
     @property
+    def host(self) -> str:
+        """The header; empty: there is none."""
+        return self.headers.get("host", "")
+
+    @property
+    def origin(self) -> str:
+        """The header, which browsers send; empty: there is none."""
+        return self.headers.get("origin", "")
+
+    @property
     def bearer(self) -> str:
         """The token; empty: none."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Final
 
 from offpath.sched.jobs import events
+from offpath.sched.jobs.batch_size import MOST_MEMBERS
 from offpath.sched.jobs.commands import Copy, CopyBatch
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import MOST_MEMBERS, Batch, Job, JobHeap, Lease, Tenant
+from offpath.sched.jobs.records import Batch, Job, JobHeap, Lease, Tenant
 from offpath.sched.jobs.ripeness import has_need
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState

@@ -17,9 +17,10 @@ from itertools import chain, islice
 from typing import Final
 
 from offpath.sched.gpu.policy import Demand, LeaseView, share_in
+from offpath.sched.jobs.batch_size import MOST_MEMBERS
 from offpath.sched.jobs.events import Kernel
 from offpath.sched.jobs.planning import Plans
-from offpath.sched.jobs.records import MOST_MEMBERS, Job, Lease, QueueKind, Tenant
+from offpath.sched.jobs.records import Job, Lease, QueueKind, Tenant
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
 

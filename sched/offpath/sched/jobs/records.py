@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
+from offpath.sched.jobs.batch_size import MOST_MEMBERS, formed
 from offpath.sched.jobs.events import Batching
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.settings import TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
-MOST_MEMBERS = 256
-"""Jobs of one batch."""
 QueueKind = tuple[Any, ...]
 """What jobs of one queue have in common: the kind of their demand; if they batch, also their kernel and stack."""
 
@@ -242,25 +241,6 @@ class Tenant:
     def backlog(self) -> int:
         """Number of jobs that are on no lane, for any reason."""
         return self.queued + len(self.stranded) + len(self.awaiting)
-
-
-def formed(batching: Batching, rows: Iterable[int]) -> int:
-    """Rows of the batch that jobs with these rows, in this order, form without waiting for others; 0: they wait.
-
-    The largest exact size that the first jobs have; or if the next job would exceed all sizes, all before it. Source:
-    Triton's `DynamicBatchScheduler::GetDynamicBatch`. At most the first `MOST_MEMBERS` are counted.
-    """
-    sizes = batching.sizes
-    total = best = 0
-    for before, each in enumerate(rows):
-        if before and total + each > sizes[-1]:
-            return best or total
-        total += each
-        if total in sizes:
-            best = total
-        if before + 1 == MOST_MEMBERS:
-            return best or total
-    return best or (total if total >= sizes[-1] else 0)
 
 
 class JobHeap:
