@@ -57,12 +57,12 @@ def test_a_kernel_that_declares_nothing_has_none() -> None:
         ({"inputs": {f"x{n}": ("fp32", [1]) for n in range(81)}}, "at most 80 items"),
         ({"inputs": {"x": ("fp32", [1], 0)}}, "only None may follow the dims"),
         ({"outputs": {"x": ("fp32", [1], None)}}, "only of an input"),
-        ({"inputs": {"a b": ("fp32", [1])}}, "match pattern"),
+        ({"inputs": {"a b": ("fp32", [1])}}, "must be letters, digits"),
         ({"version": 0}, "greater than or equal to 1"),
         ({"version": True}, "valid integer"),
         ({"labels": ["a", "a"]}, "a name occurs twice"),
         ({"labels": [f"l{n}" for n in range(9)]}, "at most 8 items"),
-        ({"model": ""}, "at least 1 character"),
+        ({"model": ""}, "model: is empty"),
     ],
 )
 def test_what_is_not_a_signature_is_refused_where_it_is_written(given: dict[str, Any], why: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from offpath.bindings.errors import OffpathError
+from offpath.bindings.invalid import listed
 
 _MOST_BYTES: Final = 1 << 20
 _MOST_LISTED: Final = 16
@@ -32,8 +33,7 @@ def read_model(model: type[_M], path: str | None, refusal: Refusal, overrides: M
     try:
         return model.model_validate({**raw, **(overrides or {})})
     except ValidationError as fault:
-        faults = fault.errors(include_input=False)[:_MOST_LISTED]
-        wrong = [f"{'.'.join(map(str, each['loc'])) or 'the file'}: {each['msg']}" for each in faults]
+        wrong = listed(fault, _MOST_LISTED, whole="the file")
         raise refusal(f"{path or 'the command line'}: " + "; ".join(wrong)) from None
 
 

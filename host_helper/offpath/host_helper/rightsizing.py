@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from offpath.bindings.errors import OptionRefused
+from offpath.bindings.invalid import listed
 from offpath.bindings.ports import Gpu
 from offpath.host_helper.kernels import Kernel
 
@@ -42,8 +43,7 @@ def read_demands(path: str) -> Demands:
     except OSError as fault:
         raise OptionRefused(f"{path}: {fault.strerror or fault}") from None
     except ValidationError as fault:
-        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in fault.errors(include_input=False)[:8]]
-        raise OptionRefused(f"{path} has no measured demands: " + "; ".join(wrong)) from None
+        raise OptionRefused(f"{path} has no measured demands: " + "; ".join(listed(fault))) from None
 
 
 def write_demands(path: str, kernel: str, measured: Mapping[str, int]) -> None:

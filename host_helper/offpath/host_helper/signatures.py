@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from offpath.bindings.invalid import listed
 from offpath.bindings.wire.header import DTYPE_CODES
 from offpath.bindings.wire.signatures import KernelSignature, TensorSpec, has_a_name_twice
 
@@ -54,8 +55,7 @@ def signature(
             streams=streams, parameters=parameters,
         )  # fmt: skip
     except ValidationError as fault:
-        one = fault.errors()[0]
-        raise ValueError(f"{'.'.join(str(part) for part in one['loc']) or 'signature'}: {one['msg']}") from None
+        raise ValueError(listed(fault, 1, whole="signature")[0]) from None
     check_model_name(declared.model)
     if has_a_name_twice(declared):
         raise ValueError("a name occurs twice")

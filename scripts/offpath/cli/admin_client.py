@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from offpath.bindings.errors import DaemonNotTrusted, OffpathError, OptionRefused, ProtocolError
+from offpath.bindings.invalid import listed
 from offpath.bindings.runtime import ADMIN_SOCKET, local_socket
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire import admin, control
@@ -149,8 +150,7 @@ def request(kind: type[_R], **words: Any) -> _R:
     try:
         return kind(**words)
     except ValidationError as fault:
-        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in fault.errors(include_input=False))
-        raise OffpathError("; ".join(wrong)) from None
+        raise OffpathError("; ".join(listed(fault))) from None
 
 
 def job_id(text: str) -> dict[str, int]:

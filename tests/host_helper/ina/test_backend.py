@@ -30,6 +30,11 @@ for step in range(6):
     optimizer.step()
     optimizer.zero_grad()
 said = [hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in net.parameters())).hexdigest()[:16]]
+small = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32)))
+run = torch.compile(small, backend="eager") if sys.argv[1] == "offpath" else small  # its tracer meets the group
+for step in range(2):
+    run(torch.randn(8, 64, generator=noise)).square().mean().backward()
+said += [sum(each.grad.double().abs().sum().item() for each in small.parameters())]
 most = torch.tensor([float(rank)])
 dist.all_reduce(most, op=dist.ReduceOp.MAX)
 total = torch.tensor([rank + 1.0])

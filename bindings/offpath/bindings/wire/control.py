@@ -16,6 +16,7 @@ import orjson
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from offpath.bindings.errors import ControlError
+from offpath.bindings.invalid import listed
 from offpath.bindings.wire import document
 from offpath.bindings.wire.fields import (
     HIDING,
@@ -477,5 +478,4 @@ def decode(adapter: TypeAdapter[_T], body: bytes) -> _T:
     except ValidationError as fault:
         if fault.error_count() > _MOST_LISTED:
             raise ControlError("model", f"{fault.error_count()} faults") from None
-        places = [".".join(str(p) for p in e["loc"]) + ": " + e["msg"] for e in fault.errors()[:8]]
-        raise ControlError("model", "; ".join(places)[:400]) from None
+        raise ControlError("model", "; ".join(listed(fault))[:400]) from None

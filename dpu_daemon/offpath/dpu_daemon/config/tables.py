@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from offpath.bindings.invalid import PCI_ADDRESS
 from offpath.bindings.plausible import LEAST_QUOTA
 from offpath.bindings.wire.fields import MAX_HELPERS, HelperName
 from offpath.sched.gpu.plugin import PREFIX
@@ -21,7 +22,6 @@ from offpath.sched.jobs.settings import MS, BookSettings, PinnedLease, TenantSpe
 Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Bytes = Annotated[int, Field(ge=4096, le=1 << 40)]
-PCI_ADDRESS: Final = r"^(|([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])$"
 _MOST_MS: Final = 7 * 24 * 3600 * 1000
 Milliseconds = Annotated[int, Field(ge=0, le=_MOST_MS)]
 SomeMilliseconds = Annotated[int, Field(ge=1, le=_MOST_MS)]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from offpath.bindings.invalid import said
 from offpath.dpu_daemon.config.places import nearest
 from offpath.dpu_daemon.config.tables import DaemonConfig
 
@@ -23,16 +24,6 @@ _WANTED: Final = {
     "model_attributes_type": "a table",
     "dict_type": "a table",
 }
-_FORMS: Final = {
-    "name": "1 to 63 lower case letters, digits, '.', '_' and '-', the first a letter or digit",
-    "tenant": "a tenant's name",
-    "listen": "HOST:PORT", "metrics_listen": "HOST:PORT, or empty",
-    "bind": "tcp://HOST:PORT or ipc:///PATH", "controller": "tcp://HOST:PORT or ipc:///PATH",
-    "near": "a PCI address such as 0000:5c:00.0", "representor": "a PCI address such as 0000:5c:00.0",
-    "domain": "1 to 64 letters, digits, '.', '_' and '-'", "host": "a host's name",
-    "comch_name": "1 to 64 printable characters", "device": "up to 64 printable characters",
-}  # fmt: skip
-_PATH: Final = "a path without NUL"
 
 
 def text_of(error: Mapping[str, Any]) -> str:
@@ -49,7 +40,7 @@ def text_of(error: Mapping[str, Any]) -> str:
         "string_too_long": lambda: f"must have {context['max_length']} characters or fewer",
         "too_short": lambda: f"must have at least {_entries(context['min_length'])}",
         "too_long": lambda: f"must have at most {_entries(context['max_length'])}",
-        "string_pattern_mismatch": lambda: f"must be {_FORMS.get(str(error['loc'][-1]), _PATH)}",
+        "string_pattern_mismatch": lambda: said(error),
         "literal_error": lambda: f"must be one of {context['expected']}{_like(value, context['expected'])}",
         "value_error": lambda: f"{context['error']}",  # raised by a validator of `tables`
     }.get(kind)

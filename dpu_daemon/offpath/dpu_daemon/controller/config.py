@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from offpath.bindings.errors import HostChannelError
+from offpath.bindings.invalid import said
 from offpath.bindings.plausible import with_port
 from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error, zmq_secret
@@ -122,7 +123,7 @@ def load(path: str) -> Loaded:
     except OSError as fault:
         raise ConfigError(f"{path}: {fault.strerror}") from None
     except ValidationError as fault:
-        found = [Fault(".".join(str(place)[:80] for place in e["loc"]), e["msg"]) for e in fault.errors()]
+        found = [Fault(".".join(str(place)[:80] for place in e["loc"]), said(e)) for e in fault.errors()]
         raise config_error(path, found, {}) from None
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as fault:
         raise ConfigError(f"{path}: {fault}") from None

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from offpath.bindings.engines.port import Gpu, NodeInfo
+from offpath.bindings.invalid import said
 from offpath.bindings.plausible import with_port
 from offpath.bindings.wire.fields import Name
 from offpath.dpu_daemon.config import ConfigError, Fault, config_error
@@ -159,7 +160,7 @@ def load(path: str) -> ManagerConfig:
     except OSError as fault:
         raise ConfigError(f"{path}: {fault.strerror}") from None
     except ValidationError as fault:
-        found = [Fault(".".join(str(place)[:80] for place in e["loc"]), e["msg"]) for e in fault.errors()]
+        found = [Fault(".".join(str(place)[:80] for place in e["loc"]), said(e)) for e in fault.errors()]
         raise config_error(path, found, {}) from None
     except (tomllib.TOMLDecodeError, ValueError, RecursionError, SchedError) as fault:
         raise ConfigError(f"{path}: {fault}") from None

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from offpath.bindings.errors import OptionRefused
+from offpath.bindings.invalid import listed
 from offpath.bindings.plausible import with_port
 from offpath.bindings.tokens import read_token_file
 from offpath.bindings.wire.collab import Labels, Numbers, Versions
@@ -73,7 +74,6 @@ def read(path: str) -> Settings:
     except OSError as fault:
         raise OptionRefused(f"{VARIABLE}: {path}: {fault.strerror}") from None
     except ValidationError as fault:
-        found = [f"{'.'.join(str(each)[:80] for each in e['loc'])}: {e['msg']}" for e in fault.errors()[:8]]
-        raise OptionRefused(f"{VARIABLE}: {path}: {'; '.join(found)}"[:1000]) from None
+        raise OptionRefused(f"{VARIABLE}: {path}: {'; '.join(listed(fault))}"[:1000]) from None
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as fault:
         raise OptionRefused(f"{VARIABLE}: {path}: {fault}"[:400]) from None

@@ -8,6 +8,8 @@ All-reduces (SUM) of the first group, the job's, go through its `Runtime`; other
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
 from datetime import timedelta
 from typing import Any, Final
@@ -19,6 +21,32 @@ from offpath.host_helper.ina.carried import rejection
 from offpath.host_helper.ina.runtime import Runtime
 
 NAME: Final = "offpath"
+_eval_frame: Final = torch._C._dynamo.eval_frame
+
+
+def _uncompiled(function: Any) -> Any:
+    """Python functions that torch's C++ calls under `torch.compile` would be traced, and a process group cannot be. As
+    `torch.compiler.disable`, which would import the compiler (3 s) into each rank.
+    """
+
+    def uncompiled(*args: Any, **kwargs: Any) -> Any:
+        tracer = _eval_frame.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _eval_frame.set_eval_frame(tracer)
+
+    _skip(uncompiled.__code__)
+    return functools.wraps(function)(uncompiled)
+
+
+def _skip(code: types.CodeType) -> None:
+    """The tracer leaves calls of this code alone. Of two releases of torch."""
+    if hasattr(_eval_frame, "skip_code"):
+        _eval_frame.skip_code(code)
+    else:
+        action = _eval_frame._FrameAction
+        _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
 class FutureWork(dist._Work):
@@ -30,6 +58,7 @@ class FutureWork(dist._Work):
         super().__init__()
         self._future = future
 
+    @_uncompiled
     def wait(self, timeout: Any = None) -> bool:
         """Wait until it is done. Raises: RuntimeError: the all-reduce failed. ``timeout`` is ignored: the group's
         applies.
@@ -37,10 +66,12 @@ class FutureWork(dist._Work):
         self._future.wait()
         return True
 
+    @_uncompiled
     def is_completed(self) -> bool:
         """True also after a failure."""
         return bool(self._future.done())
 
+    @_uncompiled
     def get_future(self) -> Any:
         """A future of a list of one tensor."""
         return self._future
@@ -65,10 +96,12 @@ class RuntimeGroup(dist.ProcessGroup):
             each._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
             each._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 
+    @_uncompiled
     def getBackendName(self) -> str:
         """Called by torch."""
         return NAME
 
+    @_uncompiled
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """SUM of one tensor that the runtime accepts: the runtime's. Everything else is gloo's, in its own order. What
         gloo cannot sum either raises RuntimeError at the work's `wait`, as with gloo.
@@ -79,6 +112,7 @@ class RuntimeGroup(dist.ProcessGroup):
             return FutureWork(self.runtime.all_reduce(each[0]))
         return self._gloo.allreduce(each, dist.AllreduceOptions() if opts is None else opts)
 
+    @_uncompiled
     def shutdown(self) -> None:
         """`destroy_process_group`."""
         self.runtime.close()
@@ -96,7 +130,7 @@ def _plainly(name: str) -> Any:
     def collective(self: RuntimeGroup, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._plain, name)(*args, **kwargs)
 
-    return collective
+    return _uncompiled(collective)
 
 
 for _name in CARRIED:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
+from offpath.bindings.invalid import listed
 from offpath.host_helper.migd.errors import LayoutInvalid
 
 MAX_BYTES: Final = 1 << 20
@@ -141,10 +142,7 @@ def _faults(*where: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as fault:
-        shown = fault.errors(include_input=False, include_url=False)[:_MOST_FAULTS]
-        raise LayoutInvalid(
-            "; ".join(f"{'.'.join(map(str, (*where, *each['loc']))) or 'file'}: {each['msg']}" for each in shown)
-        ) from None
+        raise LayoutInvalid("; ".join(listed(fault, _MOST_FAULTS, where=where, whole="file"))) from None
 
 
 def _yaml(body: bytes) -> Any:
