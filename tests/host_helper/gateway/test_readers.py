@@ -15,13 +15,17 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
 from offpath.host_helper.gateway import bodies, buffers, grpc_calls, inference, readers
+from offpath.host_helper.gateway.answers import Output
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
+from offpath.host_helper.gateway.calls import Wanted
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.grpc_requests import Long, received
 from offpath.host_helper.gateway.messages import classes
@@ -307,3 +311,31 @@ if __name__ == "__main__":
         assert Path(f"/proc/{reader}/exe").exists()
         gateway.kill()
     wait_until(lambda: not Path(f"/proc/{reader}/exe").exists())
+
+
+def numbers_of(count: int, *, lost: bool = False) -> tuple[Any, list[Output]]:
+    """A call, and its output of so many numbers."""
+    values = np.arange(count, dtype=np.float32)
+    if lost:
+        values[5:8] = np.nan, np.inf, -np.inf
+    call = SimpleNamespace(id="7", model=SimpleNamespace(name="m", version=1))
+    return call, [Output(Wanted("y", False), "FP32", (count,), values.nbytes, values.tobytes())]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_many_numbers_become_json_there_as_they_would_here(
+    process: ReaderProcess, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    call, outputs = numbers_of(20_000, lost=lost)
+    here = inference.written(call, outputs)
+    monkeypatch.setattr(Output, "in_json", lambda output: pytest.fail("the loop writes it"))
+    assert await inference.written_by(Reader(process), call, outputs) == here
+    monkeypatch.undo()
+    process.close()
+    assert await inference.written_by(Reader(process), call, outputs) == here, "a dead process loses no answer"
+
+
+async def test_some_numbers_are_written_without_another_process(process: ReaderProcess) -> None:
+    process.close()
+    call, outputs = numbers_of(16_384)
+    assert await inference.written_by(Reader(process), call, outputs) == inference.written(call, outputs)

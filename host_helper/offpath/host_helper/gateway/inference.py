@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -12,7 +13,7 @@ from offpath.bindings.errors import ControlError
 from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway import nonfinite
 from offpath.host_helper.gateway.answers import Output
-from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen
+from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES, Place, placed, seen, shared
 from offpath.host_helper.gateway.calls import (
     MOST_PARAMETERS,
     MOST_TENSORS,
@@ -33,6 +34,8 @@ from offpath.host_helper.gateway.models import Model
 from offpath.host_helper.gateway.readers import Reader
 from offpath.host_helper.gateway.regions import Regions
 
+_MOST_NUMBERS: Final = 16_384
+"""Of an output that is written as JSON on the loop."""
 HEADER_LENGTH: Final = "inference-header-content-length"
 _CONTENTS: Final = ("data", "binary_data_size", "shared_memory_region")
 """What says where the bytes of an input are."""
@@ -131,17 +134,32 @@ def read(text: bytes, behind: int) -> Parsed:
 
 
 async def written_by(reader: Reader, call: Call, outputs: Sequence[Output]) -> tuple[bytes, list[bytes]]:
-    """As `written`; many strings become JSON by ``reader``."""
+    """As `written`; many strings or numbers become JSON by ``reader``. If it has ended, they do so here: the answer is
+    there, and may not be lost."""
     found = {}
     for output in outputs:
-        if output.datatype == BYTES and not output.wanted.is_binary and output.nbytes > AT_ONCE_BYTES:
-            found[output.wanted.name] = orjson.Fragment(await reader.run(_in_json_there, output))
+        if output.content is None or output.wanted.is_binary or output.datatype in NO_JSON or not _is_long(output):
+            continue
+        content = shared(output.content)
+        try:
+            text = await reader.run(_in_json_there, placed(content), replace(output, content=None), of=(content,))
+        except Refused as refused:
+            if refused.grpc != "UNAVAILABLE":
+                raise
+        else:
+            found[output.wanted.name] = orjson.Fragment(text)
     return written(call, outputs, found)
 
 
-def _in_json_there(output: Output) -> bytes:
-    """The output's texts, in the reading process."""
-    return orjson.dumps(output.in_json())
+def _is_long(output: Output) -> bool:
+    """Whether writing it takes more than a millisecond."""
+    return output.nbytes > AT_ONCE_BYTES if output.datatype == BYTES else math.prod(output.shape) > _MOST_NUMBERS
+
+
+def _in_json_there(source: Place | bytes, output: Output) -> bytes:
+    """The output's texts or numbers, in the reading process."""
+    with seen(source) as content:
+        return nonfinite.written(replace(output, content=bytes(content)).in_json())
 
 
 def written(
