@@ -110,7 +110,7 @@ class AsyncRequester:
     async def submit(
         self,
         kernel: str,
-        arrays: Iterable[Array],
+        arrays: Iterable[Array | None],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -122,8 +122,7 @@ class AsyncRequester:
         Requests that wait for a slot are sent in the order of their calls.
         Cancelling the awaiting task cancels the request at the daemon. So does the timeout of ``timeout`` seconds,
         which includes the wait for a free slot. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge,
-        PeerGone, RequesterShared. TypeError: ``arrays`` is no list of arrays, or the wire has no code for a dtype;
-        nothing was sent.
+        PeerGone, RequesterShared; and TypeError, ValueError, HeaderError as `Requester.submit`.
         """
         given = as_arrays(arrays)
         number = await self._kernel_id(kernel)
@@ -141,7 +140,7 @@ class AsyncRequester:
     async def stream(
         self,
         kernel: str,
-        arrays: Iterable[Array],
+        arrays: Iterable[Array | None],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,

@@ -99,7 +99,7 @@ class Requester:
     def submit(
         self,
         kernel: str,
-        arrays: Iterable[NDArray[Any]],
+        arrays: Iterable[NDArray[Any] | None],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -111,7 +111,8 @@ class Requester:
             timeout: seconds in all, including the wait for a free slot; None: no limit.
 
         Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone, RequesterShared. TypeError:
-        ``arrays`` is no list of arrays, or the wire has no code for a dtype; nothing was sent.
+        ``arrays`` is no list of arrays, or the wire has no code for a dtype. ValueError: text that UTF-8 cannot
+        express. HeaderError: more than 80 arrays, or six dimensions. Nothing was sent then.
         """
         given = as_arrays(arrays)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -129,7 +130,7 @@ class Requester:
     def stream(
         self,
         kernel: str,
-        arrays: Iterable[NDArray[Any]],
+        arrays: Iterable[NDArray[Any] | None],
         *,
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
@@ -174,7 +175,9 @@ class Requester:
                     with self._owner:
                         pending.abandon()
 
-    def begin(self, kernel: str, arrays: Iterable[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
+    def begin(
+        self, kernel: str, arrays: Iterable[NDArray[Any] | None], *, options: Options = DEFAULT_OPTIONS
+    ) -> Pending:
         """Start a request; blocks only while all slots are in flight. Raises: as `submit`, except for the outcome."""
         with self._owner:
             return self._begin(kernel, as_arrays(arrays), options, None)

@@ -98,7 +98,7 @@ class Options:
     sequence_id: int = 0
     sequence_start: bool = False
     sequence_end: bool = False
-    parameters: Mapping[str, of_requests.Value] = field(default_factory=dict)
+    parameters: Mapping[str, of_requests.Value] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name, most in _OPTION_LIMITS:
