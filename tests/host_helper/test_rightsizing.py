@@ -90,7 +90,7 @@ def test_a_gpu_with_leases_is_not_measured(gpu: EmulatedGpu) -> None:
     assert len(gpu.instances()) == 1
 
 
-@pytest.mark.parametrize("arrays", [[], [np.zeros(1)] * 9, [np.array(["text"])], [np.array([None])]])
+@pytest.mark.parametrize("arrays", [[], [np.zeros(1)] * 81, [np.array(["2026"], "M8[s]")], [np.array([None])]])
 def test_inputs_that_no_request_has_are_refused(arrays: list[Any]) -> None:
     with pytest.raises(OptionRefused):
         sample_of(arrays, 1)
