@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -14,16 +14,21 @@ import pytest
 from offpath.bindings.wire import control, fields, negotiating
 
 from ..bindings.wire.test_protocol_doc import TABLES
-from ..sizes import sized
+from ..sizes import SIZE, sized
+from ..suites import records, sources
+from ..suites.recorder import UNIT
 from ..support.evidence import keep
 from ..support.processes import BOUND_S, quickest
 from ..support.sources import ROOT
 from .engine import CORPUS, Case, corpus, judge, search
 from .growth import MOST_GROWTH, PAUSE_S, TRIES, Measured, growth, least_ns
+from .reached import imported, run_by, sources_of
 from .target import SLOWNESS, Target
 from .targets import targets
 
 INPUTS = sized(quick=2_000, fast=5_000, slow=20_000, full=1_000_000)
+AGAIN = 20_000
+"""Of a parser whose whole count is known."""
 SEED = 20_261_121
 NAMES = sorted(path.stem for path in CORPUS.glob("*.jsonl"))
 
@@ -76,13 +81,48 @@ def test_every_documented_code_is_some_parsers(error: str, elsewhere: set[str], 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_finds_nothing_to_report(
-    name: str, known: dict[str, Target], capsys: pytest.CaptureFixture[str]
+    name: str, known: dict[str, Target], capsys: pytest.CaptureFixture[str], record_property: Callable[..., None]
 ) -> None:
-    report = search(known[name], INPUTS, SEED, corpus(name))
+    """In ./scripts/test --full a parser of which the whole count is recorded, and that has not changed since, nor
+    anything that it imports, gets the count of a slow run."""
+    inputs, of = INPUTS, ""
+    if SIZE == "full":
+        of = sources_of(name, known[name], corpus(name))
+        unit = records.known_unit("fuzz", name, of, "full")
+        inputs = AGAIN if unit is not None else INPUTS
+    report = search(known[name], inputs, SEED, corpus(name))
     with capsys.disabled():
-        keep(f"fuzz-{name}.txt", f"\n{report.line(name)}")
-    assert sum(report.outcomes.values()) == INPUTS
+        keep(f"fuzz-{name}.txt", f"\n{report.line(name)}") if inputs == INPUTS else print(f"\n{report.line(name)}")
+    assert sum(report.outcomes.values()) == inputs
+    if inputs == INPUTS and of:
+        record_property(UNIT, [name, of, report.line(name)])
     assert set(report.outcomes) == (known[name].codes or {"config"}) | {"accepted"}
+
+
+@pytest.mark.parametrize(
+    ("name", "depends", "not_on"),
+    [
+        ("parse_request", "bindings/offpath/bindings/wire/header.py", "bindings/offpath/bindings/wire/control.py"),
+        (
+            "control_to_daemon",
+            "bindings/offpath/bindings/wire/fields.py",
+            "dpu_daemon/offpath/dpu_daemon/config/tables.py",
+        ),
+        ("gateway_head", "host_helper/offpath/host_helper/gateway/heads.py", "sched/offpath/sched/jobs/book.py"),
+        ("config_toml", "dpu_daemon/offpath/dpu_daemon/config/tables.py", "host_helper/offpath/host_helper/worker.py"),
+    ],
+)
+def test_a_count_is_of_the_files_that_a_parser_runs_and_imports(
+    name: str, depends: str, not_on: str, known: dict[str, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = imported(run_by(known[name], corpus(name)))
+    assert depends in files
+    assert not_on not in files
+    before, real = sources_of(name, known[name], corpus(name)), sources.file_digest
+    monkeypatch.setattr(sources, "file_digest", lambda path: "other" if str(path).endswith(not_on) else real(path))
+    assert sources_of(name, known[name], corpus(name)) == before
+    monkeypatch.setattr(sources, "file_digest", lambda path: "other" if str(path).endswith(depends) else real(path))
+    assert sources_of(name, known[name], corpus(name)) != before
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("control", "frame"))])

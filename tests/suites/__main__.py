@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def seconds_of(suite: Suite, size: str = "slow") -> float:
     """How long the suite takes: as recorded, else as the table says; of planted bugs, the part that is due."""
-    kept = records.read(suite.name, size)
+    kept = records.read(suite.name, records.size_of(suite, size))
     if suite.hunts or kept is None:
         return suite.minutes * 60 * hunts.part_due(suite)
     return kept.seconds
@@ -87,7 +87,8 @@ def run_them(options: argparse.Namespace) -> int:
             continue
         minutes = seconds_of(suite) / 60
         _say(f"{number} of {len(todo)}: {suite.name} ({options.size}, about {minutes:.1f} min): {suite.what}")
-        ran = run.run(suite, options.size, most_s=most_s, is_kept=not options.no_record, quiet=options.quiet)
+        size = records.size_of(suite, options.size)
+        ran = run.run(suite, size, most_s=most_s, is_kept=not options.no_record, quiet=options.quiet)
         keep_cache()
         if ran.is_over_time:
             left.append(suite.name)
@@ -105,6 +106,7 @@ def run_them(options: argparse.Namespace) -> int:
 
 def state_of(suite: Suite, size: str) -> dict[str, Any]:
     """A row of the table of `status`."""
+    size = records.size_of(suite, size)
     kept = records.read(suite.name, size)
     if kept is None:
         head, *lines = records.part(suite.name, size) or [{}]

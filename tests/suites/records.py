@@ -137,9 +137,14 @@ def withdraw(suite: str, size: str, sources: str, folder: Path | None = None) ->
     return True
 
 
+def size_of(suite: Suite, size: str) -> str:
+    """The size whose record says it: without larger counts the slow one is whole."""
+    return size if suite.whole else "slow"
+
+
 def is_fresh(suite: Suite, size: str) -> bool:
     """Whether the suite has passed with its present sources, in this size or in the full one."""
-    now = digest(suite.sources)
+    now, size = digest(suite.sources), size_of(suite, size)
     kept = (read(suite.name, each) for each in SIZES[SIZES.index(size) :])
     return any(verdict is not None and verdict.sources == now for verdict in kept)
 

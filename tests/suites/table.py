@@ -26,7 +26,8 @@ class Suite:
     can change the verdict, from the root; the files of the tests, and those that planted bugs change, count too.
     ``guards``: tests of the fast tier that guard the same promises on every change. ``minutes``: how long the slow size
     takes on two quiet cores, until a record says it. ``needs``: what a machine must have beyond what README asks for.
-    ``hunts``: the folders of planted bugs that it hunts.
+    ``hunts``: the folders of planted bugs that it hunts. ``whole``: --full has larger counts, or tests of its own; else
+    the slow size is all there is.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Suite:
     rotate: tuple[str, ...] = ()
     needs: str = ""
     hunts: tuple[str, ...] = ()
+    whole: bool = False
 
     def has(self, nodeid: str) -> bool:
         """Whether it is one of this suite's tests."""

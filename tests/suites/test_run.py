@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from . import records, run
 from .__main__ import main, seconds_of, state_of
 from .table import suites
 
-NAME = "planted-policies"
+NAME = "kills-collab"
 GOOD = ["tests/suites/sample.py::test_a", "tests/suites/sample.py::test_b"]
 
 
@@ -81,6 +82,15 @@ def test_a_whole_run_goes_on_elsewhere_from_what_was_kept(is_over: bool, monkeyp
     assert done.verdict is not None
     assert (done.verdict.tests, done.verdict.seconds >= 0) == (GOOD, True)
     assert records.part(NAME, "full") == []
+
+
+@pytest.mark.usefixtures("_apart")
+def test_where_no_count_is_larger_the_slow_record_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(monkeypatch, dict.fromkeys(GOOD, "passed"), 0)
+    assert state_of(suites()[NAME], "full") == {"state": "never"}
+    monkeypatch.setitem(suites(), NAME, replace(suites()[NAME], whole=False))
+    assert state_of(suites()[NAME], "full") == state_of(suites()[NAME], "slow")
+    assert records.is_fresh(suites()[NAME], "full")
 
 
 @pytest.mark.usefixtures("_apart")

@@ -34,6 +34,19 @@ def test_what_a_suite_promises_is_guarded_by_tests_of_the_fast_tier(suite: Suite
         assert table.in_fast_tier(nodeid), guard
 
 
+@pytest.mark.parametrize("suite", [each for each in suites().values() if not each.whole], ids=lambda suite: suite.name)
+def test_a_suite_whose_slow_size_is_whole_has_no_larger_counts(suite: Suite) -> None:
+    """Its tests ask nobody for the size. Read are the files in which no other suite has a test."""
+
+    def files(of: Suite) -> set[str]:
+        return {pattern.partition("::")[0].partition("*")[0] for pattern in of.tests}
+
+    others = {each for other in suites().values() if other is not suite for each in files(other)}
+    own = [each for each in files(suite) if not each.startswith(tuple(others))]
+    for path in [ROOT / each for each in own if (ROOT / each).is_file()]:
+        assert not re.search(r"sized\(|\bSIZE\b|mark\.full", path.read_text("utf-8")), path
+
+
 CHANGES = {
     "bindings/offpath/bindings/verbs/queue.py": {"rdma"},
     "sched/offpath/sched/jobs/book.py": {
