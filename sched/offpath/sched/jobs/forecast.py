@@ -216,7 +216,7 @@ def _is_late(
     before ``opens_ns``."""
     if _work_ends_ns(tenant, leases, more, job.demand.share, job.priority, paces) > latest_ns:
         return True
-    lines = [*(_Line.of(lease, paces) for lease in leases), *(_Line(view, opens_ns) for view in more)]
+    lines = [*[_Line.of(lease, paces) for lease in leases], *[_Line(view, opens_ns) for view in more]]
     return _start_ns(job, tenant, lines, paces, _Seated({}), latest_ns) > latest_ns
 
 
