@@ -122,6 +122,8 @@ class Judge:
         self._last_tenancy: dict[tuple[SimGpu, int], Tenancy] = {}
         self._in_batch: dict[int, tuple[tuple[int, int], ...]] = {}
         """Leader → its batch, or itself alone, as last copied: each job with its first row."""
+        self._batch_of: dict[int, tuple[int, ...]] = {}
+        """Job → the jobs with which it was last copied, and itself."""
         self._placed: dict[int, tuple[int, int]] = {}
         """Job → generation and lane of its last copy."""
         self.sequences = sequences.Sequences()
@@ -185,6 +187,15 @@ class Judge:
         request.answer = answer
         self.answers[answer.status.name] = self.answers.get(answer.status.name, 0) + 1
         self._judge_answer(request, answer, inline)
+        if answer.status is Status.COMPLETED and not request.is_lied_about:
+            self._judge_batch(request, answer)
+
+    def _judge_batch(self, request: Request, answer: AnswerHeader) -> None:
+        """The answer has the rows and the number of a launch that the request shared, and of no other."""
+        jobs = self._batch_of[request.job]
+        rows = sum(len(self._by_job[job].payload) // batches.ROW for job in jobs) if len(jobs) > 1 else 0
+        promise(answer.batch_rows == rows, f"{request} shared a launch of {rows} rows, not {answer.batch_rows}")
+        promise(bool(answer.batch) == (rows > 0), f"the launch of {request} has number {answer.batch}")
 
     def _is_free(self, request: Request) -> bool:
         """Nothing lies in its slot that its requester may be reading. (One that left reads no more.)"""
@@ -316,6 +327,7 @@ class Judge:
         elif isinstance(command, commands.Copy | commands.CopyBatch):
             members = command.members if isinstance(command, commands.CopyBatch) else ((command.job, 0),)
             self._in_batch[command.job] = members
+            self._batch_of |= dict.fromkeys([job for job, _ in members], tuple(job for job, _ in members))
             ledger = self._world.daemon.requests.book.ledger
             for job, _ in members:
                 tenants = {self._by_job[each].requester.tenant for each, _ in members}
