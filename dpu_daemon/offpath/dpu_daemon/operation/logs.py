@@ -61,6 +61,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "inc_controller_there": ("term",),
     "inc_controller_away": ("detail",),
     "inc_tree_refused": ("request", "detail"),
+    "collab_clock": ("seconds",),
     "collab_forged": ("device",),
     "few_descriptors": ("limit", "wanted", "detail"),
     "collab_round_ended": ("job", "round", "end", "answered", "demand"),

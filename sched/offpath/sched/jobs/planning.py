@@ -24,13 +24,8 @@ class Plans:
     """Plans leases on the GPUs of all helpers."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self.ledger = self._ledger = ledger
         self._gpus: dict[str, GpuSpec] = {}
-
-    @property
-    def ledger(self) -> Ledger:
-        """The book's."""
-        return self._ledger
 
     @property
     def gpus(self) -> list[GpuSpec]:
