@@ -18,10 +18,10 @@ from offpath.host_helper.gateway.messages import SERVICE
 from offpath.host_helper.gateway.shares import Shares
 
 from .conftest import Open
-from .grpc_cases import SERVING, Stub, ada, channel, check, gateway, once, refused, request
+from .grpc_cases import SERVING, Stub, ada, channel, check, gateway, once, options, refused, request
 from .rig import Rig, until
 
-FIXTURES = ada, channel, gateway
+FIXTURES = ada, channel, gateway, options
 
 
 async def never() -> AsyncIterator[bytes]:
@@ -204,22 +204,14 @@ async def test_a_tenant_has_half_of_the_connections_and_loses_those_without_a_ca
 
 
 async def test_connections_that_never_begin_end_and_idle_and_old_ones_do_as_the_file_says(
-    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+    open_gateway: Open, options: dict[str, Any]
 ) -> None:
-    given: dict[str, Any] = {}
-    real = grpc.aio.server
-
-    def server(*, options: Any, **more: Any) -> Any:
-        given.update(options)
-        return real(options=options, **more)
-
-    monkeypatch.setattr(grpc.aio, "server", server)
     keys = {"grpc_idle_s": 5, "grpc_age_s": 7, "grpc_connections": 9, "unidentified": 11}
     await open_gateway(grpc="127.0.0.1:0", http="", **keys)
-    assert given["grpc.server_handshake_timeout_ms"] == 10_000
-    assert given["grpc.max_connection_idle_ms"] == 5_000
-    assert given["grpc.max_connection_age_ms"] == 7_000
-    assert given["grpc.max_allowed_incoming_connections"] == 9 + 11 + 64
+    assert options["grpc.server_handshake_timeout_ms"] == 10_000
+    assert options["grpc.max_connection_idle_ms"] == 5_000
+    assert options["grpc.max_connection_age_ms"] == 7_000
+    assert options["grpc.max_allowed_incoming_connections"] == 9 + 11 + 64
 
 
 @pytest.mark.parametrize("text", ["ipv4:127.0.0.1:80", "ipv6:%5B::ffff:127.0.0.1%5D:80"])

@@ -522,9 +522,9 @@ async def test_a_client_pings_as_often_as_the_file_says(
             assert (await refused(ada.call("ModelInfer", request=nap, timeout=None)))[0] == "UNAVAILABLE"
 
 
-async def test_a_silent_client_is_pinged_after_the_time_of_the_file(
-    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What grpcio's servers are given from here on."""
     given: dict[str, Any] = {}
     real = grpc.aio.server
 
@@ -533,5 +533,11 @@ async def test_a_silent_client_is_pinged_after_the_time_of_the_file(
         return real(options=options, **more)
 
     monkeypatch.setattr(grpc.aio, "server", server)
+    return given
+
+
+async def test_a_silent_client_is_pinged_after_the_time_of_the_file(
+    open_gateway: Open, options: dict[str, Any]
+) -> None:
     await open_gateway(grpc="127.0.0.1:0", http="", grpc_keepalive_s=30)
-    assert given["grpc.keepalive_time_ms"] == 30_000
+    assert options["grpc.keepalive_time_ms"] == 30_000
