@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,6 @@ from offpath.host_helper.kernels import TENSORS, Kernel
 from offpath.host_helper.profiling import sample_of
 from offpath.host_helper.results import store
 from offpath.host_helper.strings import elements
-
-from ..support.optional import TORCH
 
 WORDS = [b"a", b"", b"\xff\0"]
 
@@ -60,7 +59,7 @@ MIXED = [(STRINGS, (3,), packed(*WORDS)), UINT8, (ABSENT, (), b""), (STRINGS, (0
 
 @pytest.mark.parametrize("library", TENSORS)
 def test_each_library_gets_strings_as_objects_in_their_places(lane: Lane, library: str) -> None:
-    if library == "cupy" or (library == "torch" and not TORCH):
+    if library == "cupy" or (library == "torch" and find_spec("torch") is None):
         pytest.skip(f"{library} is not installed")
     arguments = Arguments(lane)
     for _ in range(2):  # the second time by the recipe that is kept

@@ -94,6 +94,13 @@ def test_a_test_belongs_to_the_first_suite_that_names_it() -> None:
     assert table.in_fast_tier("tests/fuzz/test_parsers.py::test_a_search[header]")
 
 
+def test_no_test_beside_a_real_triton_is_in_the_fast_tier() -> None:
+    """It needs nothing beyond README."""
+    beside = [f"{path.relative_to(ROOT)}::test_" for path in (ROOT / "tests").rglob("test_*beside_triton.py")]
+    assert len(beside) == 4
+    assert {nodeid for nodeid in beside if table.suite_of(nodeid).name != "triton"} == set()
+
+
 def test_the_fast_tier_runs_one_of_those_that_take_turns() -> None:
     suite = suites()["simulate"]
     assert [each for each in suite.rotate if table.in_fast_tier(each)] == list(suite.turn())

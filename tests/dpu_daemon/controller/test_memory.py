@@ -89,7 +89,9 @@ def test_a_file_that_is_none_of_ours_is_made_anew(tmp_path: Path, damage: str) -
     assert Path(f"{path}{ASIDE}").read_bytes() == before, "kept for people to look at"
     store.term(3, SEAL.proof(3))
     store.close()
-    assert opened(path).kept.term == 3
+    again = opened(path)
+    assert again.kept.term == 3
+    again.close()
 
 
 def test_a_place_where_nothing_can_be_written_is_no_reason_to_stop(tmp_path: Path) -> None:
@@ -115,7 +117,9 @@ def test_a_file_that_another_process_has_locked_is_not_moved_aside(tmp_path: Pat
         assert holder.stdin is not None
         holder.stdin.close()
     assert not Path(f"{path}{ASIDE}").exists()
-    assert opened(path).kept.term == 7
+    again = opened(path)
+    assert again.kept.term == 7
+    again.close()
 
 
 FULL = """

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,16 @@ class Engine(LocalEngine):
         await super().cancel(identity)
 
 
+_opened: list[JobsFile] = []
+
+
+@pytest.fixture(autouse=True)
+def _closes() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
 class Rig:
     """A shell, its engine and its file. Nobody looks at the engine but the test."""
 
@@ -55,6 +65,7 @@ class Rig:
         )  # fmt: skip
         self.engine = Engine(folder / "engine", [NodeInfo("n0")])
         self.store = JobsFile(str(folder / "jobs.sqlite"))
+        _opened.append(self.store)
         self.shell = IncShell(table, self.engine, self.store, self._fatal)
         self.looks = 0
 
