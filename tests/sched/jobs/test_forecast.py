@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from offpath.sched.gpu.plugin import PluginPolicy
 from offpath.sched.gpu.policy import Unblocker
+from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -159,6 +161,46 @@ def test_a_lease_does_not_count_while_its_tenant_pauses_after_a_failure() -> Non
     harness.send(131, events.InstanceFailed(2, 2))
     assert is_refused(harness.submit(131, 8, by_ms=730)), "retry_open_ms is 500"
     assert not is_refused(harness.submit(131, 9, by_ms=731))
+
+
+def test_while_room_is_made_for_its_tenant_nothing_is_refused() -> None:
+    harness = served(100, tenants=(TenantSpec("ada", max_share=14),))
+    for job in range(2, 8):
+        harness.submit(102, job)
+    tenant = harness.book.ledger.tenants["ada"]
+    assert is_refused(harness.submit(102, 8, by_ms=502))
+    tenant.room = {("gpu-0", 1)}
+    assert not is_refused(harness.submit(102, 9, by_ms=502))
+
+
+def test_an_explanation_asks_no_policy_and_changes_nothing() -> None:
+    """It is asked between events: what a policy then notes, or a plug-in then decides, no journal has."""
+    harness = served(100, tenants=(TenantSpec("ada"),))
+    for job in range(2, 8):
+        harness.submit(102, job)
+    (answer,) = harness.submit(102, 8, by_ms=221)
+    assert isinstance(answer, Answer)
+    told = Ended(8, "ada", 14, 100, 119, answer.state, answer.reason, 0, 0, answer.stages, SMALL, 0)
+    before = orjson.dumps(snapshot(harness.book))
+
+    def never(*given: object) -> None:
+        raise AssertionError("the policy was asked")
+
+    harness.book.ledger.policy.plan = never  # type: ignore[method-assign, assignment]
+    (hold,) = explain_end(told, harness.book.leasing, 103 * MS).holds
+    assert "on the leases that its tenant has" in hold.text
+    assert not harness.book.ledger.out
+    del harness.book.ledger.policy.plan
+    assert orjson.dumps(snapshot(harness.book)) == before
+
+
+def test_a_forecast_asks_no_plug_in() -> None:
+    """One late answer of nine would quarantine it."""
+    policy = make("plugin:slow")
+    book = JobBook(ONLY, policy, SETTINGS, ())
+    assert isinstance(policy, PluginPolicy)
+    assert book.ledger.decisions.forecaster(policy) is policy.builtin
+    assert book.ledger.decisions.forecaster(policy.builtin) is policy.builtin
 
 
 def test_long_kernels_with_short_budgets_are_not_refused_beside_an_idle_gpu() -> None:

@@ -122,6 +122,10 @@ class PluginGateway:
         if self.advisor is not None:
             self.advisor.begin()
 
+    def forecaster(self, policy: Policy) -> Policy:
+        """See `DecisionPort.forecaster`."""
+        return policy.builtin if isinstance(policy, PluginPolicy) else policy
+
     def decider_changed(self) -> None:
         """See `DecisionPort.decider_changed`."""
         self.has_new_decider = True
@@ -221,6 +225,11 @@ class PluginPolicy:
             decided = self._builtin.place(demand, now_ns)
         self._decided(PLACE, fault, decided)
         return decided
+
+    @property
+    def builtin(self) -> Policy:
+        """The policy that decides without the plug-in."""
+        return self._builtin
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """See `Policy.plan`."""

@@ -213,6 +213,9 @@ class DecisionPort(Protocol):
     def begin_event(self) -> None:
         """An event starts. The decisions that it needs share one time budget."""
 
+    def forecaster(self, policy: Policy) -> Policy:
+        """Whose plans a forecast looks at: several for one job, so never one that decides elsewhere."""
+
     def decider_changed(self) -> None:
         """Waiting jobs were refused by another decider than the present one."""
 

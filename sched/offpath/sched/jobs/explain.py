@@ -299,11 +299,11 @@ def _unreachable(ended: Ended, tenant: Tenant, leasing: Plans, now_ns: int) -> t
         now_ns + ended.budget_ms * MS, False, now_ns, leasing.ledger.settings.turn_ns(ended.priority, now_ns),
     )  # fmt: skip
     text = f"its budget of {ended.budget_ms} ms was less than the estimated time to its end"
-    if not is_unreachable(again, tenant, leasing, now_ns):
+    if not is_unreachable(again, tenant, None, now_ns):  # outside of an event the policy is not asked
         return f"{text}; submitted now, it would be accepted", (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
     ends_ns = ends_in_ns(again, tenant, leasing.ledger.kernels, now_ns)
     if ends_ns is not None:
-        text += f"; submitted now, it would end in about {_ms(ends_ns)}"
+        text += f"; submitted now, it would end in about {_ms(ends_ns)} on the leases that its tenant has"
     text += "; it is accepted when that is within its budget, with the leases that would be opened, or a lane is idle"
     return text, (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS, Unblocker.OTHER_REQUEST)
 

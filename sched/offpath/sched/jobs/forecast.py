@@ -19,7 +19,7 @@ from typing import Final
 from offpath.sched.gpu.policy import Demand, LeaseView, share_in
 from offpath.sched.jobs.batch_size import MOST_MEMBERS
 from offpath.sched.jobs.events import Kernel
-from offpath.sched.jobs.planning import Plans
+from offpath.sched.jobs.planning import MOST_PROSPECTS, Plans
 from offpath.sched.jobs.records import Job, Lease, QueueKind, Tenant
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -170,14 +170,14 @@ def _batch_rows(kernels: Mapping[int, Kernel], kernel: int) -> int:
     return min(batching.max_rows, MOST_MEMBERS) if batching is not None else 1
 
 
-def is_unreachable(job: Job, tenant: Tenant, leasing: Plans, now_ns: int) -> bool:
-    """True if the job, submitted now, would certainly end after its deadline, also with the leases that its tenant's
-    backlog would open in what is free.
+def is_unreachable(job: Job, tenant: Tenant, leasing: Plans | None, now_ns: int) -> bool:
+    """True if the job, submitted now, would end after its deadline, also with the leases that its tenant's backlog
+    would open in what is free. ``leasing`` None: with those that it has.
 
-    False while its kernel's run time is unknown, a lane that could run it is idle, or more than R decides where it
-    fits. Takes about 5 µs. If the deadline is neither far nor clearly too short, adds about 1 µs per job on a lane and
-    about 1 µs per (job ahead, lease) pair, the latter up to 0.4 ms; twice that, and the policy's plans, before it says
-    True.
+    False while its kernel's run time is unknown, a lane that could run it is idle, room is being made for its tenant,
+    or more than R decides where it fits. Takes about 5 µs. If the deadline is neither far nor clearly too short, adds
+    about 1 µs per job on a lane and about 1 µs per (job ahead, lease) pair, the latter up to 0.4 ms; twice that, and
+    the policy's plans, before it says True.
     """
     budget_ns = job.deadline_ns - now_ns
     if budget_ns < 0:
@@ -197,9 +197,15 @@ def is_unreachable(job: Job, tenant: Tenant, leasing: Plans, now_ns: int) -> boo
         return False
     if not _is_late(job, tenant, leases, (), 0, paces, latest_ns):
         return False
+    if leasing is None:
+        return True
+    if tenant.room:
+        return False
     opens_ns, prospects = leasing.prospects(job.demand, tenant, now_ns)
     if not prospects or opens_ns > latest_ns:
         return True
+    if len(prospects) == MOST_PROSPECTS:
+        return False
     return _is_late(job, tenant, leases, prospects, opens_ns, paces, latest_ns)
 
 

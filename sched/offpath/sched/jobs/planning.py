@@ -35,7 +35,8 @@ class Plans:
     def prospects(self, demand: Demand, tenant: Tenant, now_ns: int) -> tuple[int, list[LeaseView]]:
         """The leases that a backlog of such jobs would open in what is free and not being cleared for others,
         `MOST_PROSPECTS` at most, and the time from now before which none is. They are opened one after the other, so
-        later ones are even later.
+        later ones are even later. Leases that could be taken from others do not count. Call it within an event only: a
+        policy notes what it was last asked for.
         """
         waits_ns = self._ledger.settings.grow_after_ns
         reserved = set[Slice]()
@@ -47,7 +48,7 @@ class Plans:
         found: list[LeaseView] = []
         left = tenant.spec.max_share - tenant.held_share
         while len(found) < MOST_PROSPECTS:
-            plan = self._plan(demand, tenant, now_ns, frozenset(), reserved)
+            plan = self._plan(demand, tenant, now_ns, frozenset(), reserved, is_forecast=True)
             if isinstance(plan, Refusal) or plan.alpha > left:
                 break
             left -= plan.alpha
@@ -56,7 +57,14 @@ class Plans:
         return max(waits_ns, tenant.retry_open_ns - now_ns), found
 
     def _plan(
-        self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
+        self,
+        demand: Demand,
+        tenant: Tenant,
+        now_ns: int,
+        assume_free: frozenset[int],
+        reserved: set[Slice],
+        *,
+        is_forecast: bool = False,
     ) -> LeasePlan | Refusal:
         opening = Opening(self.lease_bytes, tenant.spec.profile, assume_free, frozenset(reserved))
         gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
@@ -64,7 +72,9 @@ class Plans:
         if demand.share > 100:
             plan = gangs.plan(self.gpus, demand, opening, self._ledger.leases.values(), most)
         else:
-            plan = self._ledger.policy.plan(demand, now_ns, opening)
+            policy = self._ledger.policy
+            policy = self._ledger.decisions.forecaster(policy) if is_forecast else policy
+            plan = policy.plan(demand, now_ns, opening)
         if isinstance(plan, Refusal) or plan.alpha <= most:
             return plan
         # Policies do not know the quota. An instance of a GPU of another kind may be a smaller part of its GPU.
@@ -72,7 +82,7 @@ class Plans:
         slices = {(gpu.gpu, slice_) for gpu in alike for slice_ in range(gpu.memory_slices)}
         if demand.share > 100 or len(alike) == len(self._gpus) or slices <= reserved:
             return QUOTA
-        other = self._plan(demand, tenant, now_ns, assume_free, reserved | slices)
+        other = self._plan(demand, tenant, now_ns, assume_free, reserved | slices, is_forecast=is_forecast)
         return other if isinstance(other, LeasePlan) else QUOTA
 
     def _alike(self, gpu: GpuSpec) -> list[GpuSpec]:
