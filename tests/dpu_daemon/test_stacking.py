@@ -212,4 +212,7 @@ def test_without_the_header_of_each_member_no_launch_can_be_made_of_parameters(s
 def test_a_result_without_rows_is_not_split_and_no_result_is() -> None:
     assert stacking.result_tensors(pack_tensors([tensor(F32)]), 4, 4) is None
     assert stacking.result_tensors(b"", 4, 4) is None
+    alike = [Tensor(F32, (4,), 64 * n, 16) for n in range(17)]
+    assert stacking.result_tensors(pack_tensors(alike[:16]), 64 * 16, 4) is not None
+    assert stacking.result_tensors(pack_tensors(alike), 64 * 17, 4) is None, "each costs each member a copy"
     assert stacking.result_tensors(b"", 0, 4) == ()

@@ -194,7 +194,8 @@ class FabricSession(Protocol):
         """Offset of the slot's result in ``answers``."""
 
     def read_header(self, slot: int) -> bytes:
-        """A private copy of the slot's first bytes (`wire.header.HEADER_COPY_BYTES`), read once. Does not block."""
+        """A private copy of the slot's header: its first bytes, then the descriptors that these announce, each byte
+        read once. Does not block."""
 
     def take_request(self, slot: int) -> tuple[RequestHeader, int]:
         """The slot's request and the checksum of its header, from one private copy as `read_header` makes it. Does not

@@ -222,7 +222,10 @@ def _is_gone(ref: JobRef) -> bool:
 
 
 def _not_split(rows: int) -> bytes:
-    return f"the kernel ran on {rows} rows of several requests; each tensor of its result must have as many".encode()
+    most = stacking.MOST_TENSORS
+    return (
+        f"the kernel ran on {rows} rows of several requests; each of its at most {most} results must have as many"
+    ).encode()
 
 
 def _own(result: host.Result, share: stacking.Share, inline: bytes) -> host.Result:

@@ -125,13 +125,16 @@ def scattered(member: Sequence[Tensor], batch: Sequence[Tensor], first_row: int)
 
 def result_tensors(packed: bytes, result_bytes: int, rows: int, *, is_least: bool = False) -> tuple[Tensor, ...] | None:
     """The tensors of a batch's result. None: not every one of them has ``rows`` rows, or one has strings, so the
-    members' cannot be told apart. ``is_least``: some members are not known any more, so there may be more rows."""
+    members' cannot be told apart; or they are more than `MOST_TENSORS`, each of which costs each member a copy.
+    ``is_least``: some members are not known any more, so there may be more rows."""
     try:
         tensors = unpack_tensors(packed, result_bytes)
     except HeaderError:
         return None
     if is_least and tensors and tensors[0].dims:
         rows = max(rows, tensors[0].dims[0])
+    if len(tensors) > MOST_TENSORS:
+        return None
     has_rows = all(tensor.dims and tensor.dims[0] == rows and tensor.dtype not in _NO_ROWS for tensor in tensors)
     return tensors if has_rows and (tensors or not result_bytes) else None
 
