@@ -92,6 +92,42 @@ def test_tensors_of_many_parts_are_left_to_the_reading_process_which_refuses_the
         check_tensors(got.data)
 
 
+def test_contents_have_the_bound_of_json(made: list[int]) -> None:
+    tensor = b"\x0a\x01x\x12\x05BYTES\x1a\x03\x80\x80\x40" + nested(5, b"\x42\x00" * (2 << 20))
+    with pytest.raises(Refused, match="at most 4194304 bytes beside its raw contents") as caught:
+        received(MODEL + nested(5, tensor))
+    assert caught.value.http == 413
+    assert made == []
+    raw = MODEL + nested(5, b"\x0a\x01x") + nested(7, bytes((4 << 20) + 1))
+    assert received(raw).raw_input_contents == [bytes((4 << 20) + 1)], "raw contents have the bound of a payload"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strings", "why"),
+    [
+        (b"\x1a\x02\x02\x03", 6, ""),
+        (b"\x18\x02\x18\x03", 6, ""),
+        (b"\x1a\x02\x02\x03", 1_000_000, "unexpected number of string elements 7 for an input, expecting 6"),
+        (b"\x18\x02\x18\x03", 1_000_000, "unexpected number of string elements 7 for an input, expecting 6"),
+        (b"\x1a\x01\x00", 1, "unexpected number of string elements 1 for an input, expecting 0"),
+        (b"\x1a\x04\x80\x80\x80\x01", 300_000, "more than 262144 strings in the contents of a request: send them raw"),
+        (b"\x1d\x01\x01\x01\x01", 1, "no protobuf message"),
+    ],
+)
+def test_strings_of_contents_are_counted_before_they_are_made(
+    shape: bytes, strings: int, why: str, made: list[int]
+) -> None:
+    for split in (1, 2):  # protobuf joins the parts of a field that comes twice
+        parts = nested(5, b"\x42\x00" * (strings // split)) * split
+        data = MODEL + nested(5, b"\x0a\x01x\x12\x05BYTES" + parts + shape)
+        if not why:
+            check_tensors(data)
+        elif strings >= split:
+            with pytest.raises(Refused, match=why):
+                check_tensors(data)
+    assert made == []
+
+
 def test_what_is_short_beside_its_raw_contents_is_read_at_once() -> None:
     request = classes().ModelInferRequest(model_name="m", id="7")
     request.inputs.add(name="x", datatype="FP32", shape=[100_000])

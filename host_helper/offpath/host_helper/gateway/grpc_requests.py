@@ -1,20 +1,25 @@
 """Inference requests as they come over gRPC: bounded before a message is made of their bytes.
 
 A message of 4 MiB can have two million parts, which cost a second of all tenants' time and 160 MB. So the parts of the
-bytes are counted first, at most some hundred; what is long beside raw contents is left to the reading process.
+bytes are counted first, at most some hundred; what is long beside raw contents is left to the reading process, and has
+the bound of JSON over HTTP: an empty string of ``contents`` has two bytes in a message, and costs 240 once it is made.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from offpath.bindings.wire.header import MAX_DIMS
 from offpath.host_helper.gateway.buffers import AT_ONCE_BYTES
 from offpath.host_helper.gateway.calls import MOST_PARAMETERS, MOST_TENSORS
+from offpath.host_helper.gateway.config import MOST_JSON_BYTES
 from offpath.host_helper.gateway.errors import invalid, too_large
 from offpath.host_helper.gateway.messages import classes
-from offpath.host_helper.gateway.protobuf_fields import Field, broken, fields
+from offpath.host_helper.gateway.protobuf_fields import Field, broken, fields, whole_numbers
 
 MOST_HEAD_BYTES: Final = 64 * 1024
 """Names, id and parameters of a request."""
@@ -22,8 +27,12 @@ MOST_OTHER_BYTES: Final = 64 * 1024
 """A message of any other method."""
 _MOST_FIELDS: Final = 512
 """Of a tensor: more than `MOST_PARAMETERS`, dims one by one and contents in some pieces."""
+MOST_STRINGS: Final = 1 << 18
+"""In ``contents`` of all tensors of a request: they cost a quarter of a second. Raw contents have no such bound."""
 _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = 4, 5, 6, 7
 """Fields of ModelInferRequest (`messages.FIELDS`); those before `_INPUTS` are its head."""
+_SHAPE, _CONTENTS, _STRINGS = 3, 5, 8
+"""Fields of InferInputTensor, and of its contents."""
 _NAMES: Final = {_PARAMETERS: "parameters", _INPUTS: "inputs", _OUTPUTS: "outputs", _RAW: "input contents"}
 
 
@@ -57,8 +66,8 @@ class Long:
 
 
 def received(data: bytes) -> Any:
-    """The message of these bytes, a `Long` one if it takes long to read. Raises: Refused: it has too many parts, or is
-    no message."""
+    """The message of these bytes, a `Long` one if it takes long to read. Raises: Refused: it has too many parts, or too
+    many bytes that are no raw contents, or is no message."""
     heads: list[Field] = []
     head_bytes = raw_bytes = 0
     for field in _counted(data):
@@ -69,18 +78,44 @@ def received(data: bytes) -> Any:
             raw_bytes += field.end - field.at
     if head_bytes > MOST_HEAD_BYTES:
         raise too_large(f"the names and parameters of a request have at most {MOST_HEAD_BYTES} bytes")
-    if len(data) - raw_bytes <= AT_ONCE_BYTES:
+    beside_bytes = len(data) - raw_bytes
+    if beside_bytes > MOST_JSON_BYTES:
+        raise too_large(f"a request has at most {MOST_JSON_BYTES} bytes beside its raw contents")
+    if beside_bytes <= AT_ONCE_BYTES:
         return message(data)
     return Long(message(b"".join(data[each.at : each.end] for each in heads)), data)
 
 
 def check_tensors(data: bytes) -> None:
-    """Whether each tensor of the request has a number of parts that may be walked. Raises: Refused."""
+    """Whether each tensor of the request has a number of parts that may be walked, and ``contents`` no more strings
+    than its shape. Raises: Refused."""
+    left = MOST_STRINGS
     for field in _counted(data):
         if field.number in (_INPUTS, _OUTPUTS):
-            for count, _ in enumerate(fields(data, field.value, field.end)):
+            parts = []
+            for count, part in enumerate(fields(data, field.value, field.end)):
                 if count == _MOST_FIELDS:
                     raise invalid(f"a tensor of the request has more than {_MOST_FIELDS} parts")
+                parts.append(part)
+            if field.number == _INPUTS:
+                left -= _strings(data, parts, left)
+
+
+def _strings(data: bytes, parts: Sequence[Field], most: int) -> int:
+    """How many strings an input's ``contents`` have. Raises: Refused: more than its shape, or than ``most``."""
+    dims: list[int] = []
+    for part in parts:
+        if part.number == _SHAPE and len(dims) <= MAX_DIMS:  # one too many is refused later
+            dims += whole_numbers(data, part, MAX_DIMS + 1 - len(dims))
+    expected, count = math.prod(dims), 0
+    for contents in (part for part in parts if part.number == _CONTENTS):
+        for each in fields(data, contents.value, contents.end):
+            count += each.number == _STRINGS
+            if count > most:
+                raise invalid(f"more than {MOST_STRINGS} strings in the contents of a request: send them raw")
+            if count > expected:
+                raise invalid(f"unexpected number of string elements {expected + 1} for an input, expecting {expected}")
+    return count
 
 
 def message(data: bytes, name: str = "ModelInferRequest") -> Any:

@@ -50,6 +50,19 @@ def fields(message: bytes, at: int = 0, end: int | None = None) -> Iterator[Fiel
         yield Field(tag >> 3, begin, value, at)
 
 
+def whole_numbers(message: bytes, field: Field, most: int) -> list[int]:
+    """The first ``most`` numbers of a repeated field, which has one of them, or several packed ones; negative ones are
+    beyond 2**63. Raises: Refused: it has no such numbers."""
+    if message[field.at] & 7 not in (_VARINT, _LENGTH):
+        raise broken()
+    found: list[int] = []
+    at = field.value
+    while at < field.end and len(found) < most:
+        number, at = _varint(message, at, field.end)
+        found.append(number)
+    return found
+
+
 def broken() -> Exception:
     """What the client is told of bytes that are no message."""
     return invalid("the request is no protobuf message of the method")
