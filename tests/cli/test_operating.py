@@ -20,6 +20,7 @@ from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient, Refused
 from offpath.cli.commands.lease_plan import proposal
+from offpath.cli.commands.request_submit import _values
 from offpath.cli.commands.top import Seen, rates_of
 from offpath.host_helper import RequestFailed
 
@@ -79,6 +80,12 @@ def test_arrays_come_from_files_and_go_to_files(cluster: Cluster) -> None:
     assert np.array_equal(np.load(target), array)
     raw = submit(cluster, "sum", "--bytes", str(source), "--json")
     assert raw.document["arrays"][0]["values"] == [float(sum(source.read_bytes()))]
+
+
+def test_an_array_of_many_rows_without_values_is_not_shown() -> None:
+    assert _values(np.empty((2, 0))) == [[], []]
+    assert _values(np.empty((1025, 0))) is None
+    assert _values(np.empty(((1 << 32) - 1, 0))) is None
 
 
 def test_a_request_that_fails_says_why_in_the_document_and_by_its_exit_code(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from offpath.bindings.errors import HeaderError, OptionRefused
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.fields import MAX_BATCH
 from offpath.host_helper import Options, Requester, RequestFailed
 from offpath.host_helper.errors import PayloadTooLarge
 from offpath.host_helper.parameters import MOST, MOST_BYTES, packed, unpacked
@@ -198,6 +199,14 @@ def test_requests_without_parameters_share_no_launch_with_those_that_have_some(a
     plain = [ada.begin("scaled", [np.ones(2)]) for _ in range(2)]
     assert [each.result(TIMEOUT).array.tolist() for each in told] == [[405.0, 405.0]] * 2
     assert [each.result(TIMEOUT).array.tolist() for each in plain] == [[401.0, 401.0]] * 2
+
+
+def test_tensors_are_compared_before_there_is_anything_for_each_of_their_rows(ada: Requester) -> None:
+    rows = MAX_BATCH + 1
+    with pytest.raises(RequestFailed, match=r"kernel scaled takes x: float64 \[-1\]; got float64 \[4097, 0\]"):
+        ada.submit("scaled", [np.empty((rows, 0))], timeout=TIMEOUT)
+    with pytest.raises(RequestFailed, match="4097 rows; a launch with parameters by row has at most 4096"):
+        ada.submit("scaled", [np.empty(rows)], timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize(

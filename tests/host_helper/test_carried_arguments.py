@@ -13,6 +13,7 @@ from offpath.bindings.errors import HeaderError, OptionRefused
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import DEVICE_CUDA, Lane
 from offpath.bindings.wire import host
+from offpath.bindings.wire.fields import MAX_BATCH
 from offpath.bindings.wire.header import ABSENT, FLAG_PARAMETERS, STRINGS, Tensor, pack_tensors, unpack_tensors
 from offpath.host_helper.arguments import Arguments
 from offpath.host_helper.demands import Batching
@@ -99,6 +100,18 @@ def test_a_kernel_that_batches_has_parameters_by_row(lane: Lane) -> None:
     alone = launched(lane, [(1, (3, 1), b"\1\2\3"), (STRINGS, (1,), TOLD)], FLAG_PARAMETERS)
     assert arguments.parameters(batching, alone) == [{"a": 1}] * 3
     assert arguments.parameters(batching, launched(lane, [(1, (2, 1), b"\1\2")])) == [{}, {}]
+
+
+def test_rows_that_have_no_bytes_make_no_list_without_end(lane: Lane) -> None:
+    arguments, batching = Arguments(lane), kernel(batching=Batching(8, 0, ()))
+    assert arguments.parameters(batching, launched(lane, [(1, (MAX_BATCH, 0), b"")])) == [{}] * MAX_BATCH
+    for rows in (MAX_BATCH + 1, (1 << 32) - 1):
+        with pytest.raises(HeaderError, match=f"parameters: {rows} rows; .* has at most {MAX_BATCH}"):
+            arguments.parameters(batching, launched(lane, [(1, (rows, 0), b"")]))
+        assert arguments.parameters(kernel(), launched(lane, [(1, (rows, 0), b"")])) == {}
+    together = host.pack_rows([MAX_BATCH, 1])
+    with pytest.raises(HeaderError, match=f"{MAX_BATCH + 1} rows"):
+        arguments.parameters(batching, launched(lane, [UINT8, (STRINGS, (2,), TOLD + TOLD)], FLAG_PARAMETERS, together))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import numpy as np
 from offpath.bindings.errors import HeaderError
 from offpath.bindings.ports import DEVICE_CPU, Lane
 from offpath.bindings.wire import host
+from offpath.bindings.wire.fields import MAX_BATCH
 from offpath.bindings.wire.header import (
     ABSENT,
     DTYPE_CODES,
@@ -35,7 +36,7 @@ from offpath.bindings.wire.header import (
 from offpath.host_helper.dtypes import NO_NUMPY_TYPE, numpy_dtype
 from offpath.host_helper.kernels import NOTHING_ASKED, Asked, Kernel, call_kernel
 from offpath.host_helper.parameters import Value, unpacked
-from offpath.host_helper.sequences import SequenceStates
+from offpath.host_helper.sequences import SequenceContext
 from offpath.host_helper.strings import array_of
 from offpath.host_helper.tensors import LaneTensor
 
@@ -94,12 +95,12 @@ class Arguments:
             made.insert(place, None if tensor is None else array_of(self._read(tensor), tensor.dims))
         return made
 
-    def asked(self, kernel: Kernel, launch: host.Launch, sequences: SequenceStates) -> Asked:
-        """What the kernel asks for besides its tensors. Raises: LookupError: the launch is of no sequence that is here.
-        HeaderError: as `parameters`."""
+    def asked(self, kernel: Kernel, launch: host.Launch, sequence: SequenceContext | None) -> Asked:
+        """What the kernel asks for besides its tensors. ``sequence``: the launch's; None: the kernel takes none.
+        Raises: HeaderError: as `parameters`."""
         asked: dict[str, Any] = {}
-        if kernel.sequences:
-            asked["sequence"] = sequences.enter(launch)
+        if sequence is not None:
+            asked["sequence"] = sequence
         if kernel.parameters:
             asked["parameters"] = self.parameters(kernel, launch)
         return asked
@@ -107,10 +108,15 @@ class Arguments:
     def parameters(self, kernel: Kernel, launch: host.Launch) -> Any:
         """The request's, by name. For a kernel that batches a list of them, one for each row of the launch.
 
-        Raises: HeaderError: they are no parameters, or not those of the batch's requests.
+        Raises: HeaderError: they are no parameters, or not those of the batch's requests; or for a kernel that batches,
+        more rows than `MAX_BATCH`: a tensor without bytes may have any number, and the list has an entry for each.
         """
         found = self._found(kernel, launch)
         rows = host.unpack_rows(launch.rows) or (found.rows,)
+        if kernel.batching is not None and sum(rows) > MAX_BATCH:
+            raise HeaderError(
+                "parameters", f"{sum(rows)} rows; a launch with parameters by row has at most {MAX_BATCH}"
+            )
         if found.parameters is None:
             given: list[dict[str, Value]] = [{}] * len(rows)
         else:

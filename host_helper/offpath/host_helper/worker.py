@@ -315,9 +315,11 @@ class Worker:
         if kernel.streams != bool(launch.flags & FLAG_STREAM):
             does = "streams" if kernel.streams else "does not stream"
             return failed(host.RESULT_STREAM_MISMATCH, f"kernel {kernel.name} {does}")
-        asked = self._arguments.asked(kernel, launch, self._sequences)
+        # Before its tensors are compared: a request of other tensors fails, and its sequence goes on.
+        sequence = self._sequences.enter(launch) if kernel.sequences else None
         if (why := self._declared.fault(kernel, launch)) is not None:
             return failed(host.RESULT_KERNEL_RAISED, why)
+        asked = self._arguments.asked(kernel, launch, sequence)
         arguments = self._arguments.of(kernel, launch)
         if kernel.streams:
             job.values = Values(kernel, arguments, self._lane.stream, asked)

@@ -285,6 +285,12 @@ def test_of_equal_values_the_lower_index_is_first_and_not_a_number_is_last() -> 
     assert top(np.empty((2, 0), np.float32), 2, has_batch=True) == []
 
 
+@pytest.mark.parametrize("shape", [(0, *[(1 << 32) - 1] * 5), ((1 << 32) - 1, 0)])
+def test_dims_without_values_have_no_classes_and_take_no_time(shape: tuple[int, ...]) -> None:
+    made, _ = classified("y", "FP32", shape, memoryview(b""), 2, has_batch=True)
+    assert made == b""
+
+
 def test_a_batch_has_no_more_classes_than_are_made() -> None:
     with pytest.raises(Refused, match="has 8192 classes, and at most 4096 are served"):
         top(np.zeros((4096, 4), np.float32), 2, has_batch=True)

@@ -44,14 +44,14 @@ def classified(
     count = min(count, each)
     if rows * count > MOST:
         raise invalid(f"output '{name}' has {rows * count} classes, and at most {MOST} are served")
-    values = np.frombuffer(content, numpy_dtype(DTYPE_CODES[WIRE[datatype]])).reshape(rows, each)
-    strings = [text.encode() for row in values for text in _greatest(row, count)]
+    strings: list[bytes] = []
+    if rows * count:  # else there are no values, and perhaps 2**32 rows without any
+        values = np.frombuffer(content, numpy_dtype(DTYPE_CODES[WIRE[datatype]])).reshape(rows, each)
+        strings = [text.encode() for row in values for text in _greatest(row, count)]
     return bytes(serialised(strings, len(strings)).pieces[0]), (rows, count) if has_batch else (count,)
 
 
 def _greatest(row: np.ndarray[Any, Any], count: int) -> list[str]:
-    if not count:
-        return []
     keys = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row  # not-a-number is the last
     least = np.partition(keys, row.size - count)[row.size - count]
     above = np.flatnonzero(keys > least)

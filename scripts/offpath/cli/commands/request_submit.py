@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -128,8 +129,8 @@ def _arrays(arguments: argparse.Namespace) -> list[Any]:
 
 
 def _values(array: Any) -> Any:
-    """The values of a small array, else None: `--output` is for large ones."""
-    return array.tolist() if array.size <= 1024 else None
+    """The values of a small array, else None: `--output` is for large ones. An empty one may still have 2**32 rows."""
+    return array.tolist() if math.prod(dim or 1 for dim in array.shape) <= 1024 else None
 
 
 def _job_number(runtime_dir: str | None, requester: Requester) -> int | None:

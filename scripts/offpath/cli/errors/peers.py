@@ -101,7 +101,12 @@ ENTRIES: Final = (
         ("result_bytes", "longer than the answer's room", "a bug in the daemon: open a new session"),
         ("request_id", "0, which is not a valid id", _LIBRARY),
         ("sequence_id", "0, with a flag of a sequence", _LIBRARY),
-        ("parameters", "the tensor of a request's parameters is missing, or has no parameters", _LIBRARY),
+        (
+            "parameters",
+            "the tensor of a request's parameters is missing, or has no parameters; or more than 4096 rows "
+            "for a kernel with `parameters=True` and `max_batch`",
+            _LIBRARY,
+        ),
         ("strings", "an array of strings is shorter or longer than its strings", _LIBRARY),
         ("status", "an unknown status or reason", "use the same release of client and daemon"),
         ("slot", "an answer for a slot without a request", "a bug in the daemon: open a new session"),
