@@ -177,6 +177,28 @@ def test_where_the_limit_cannot_be_raised_both_listeners_have_fewer_connections(
     assert serve.files_of(config) - 512 <= 1024 - 256, "what is neither is 256 here"
 
 
+async def test_where_descriptors_are_short_a_reload_is_compared_with_what_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serve, "allow_files", lambda count: None)
+    monkeypatch.setattr(serve.resource, "getrlimit", lambda which: (1024, 1024))
+    (tmp_path / "t").write_text("x" * 32)
+    (tmp_path / "t").chmod(0o600)
+    tenant = {"name": "ada", "token_file": str(tmp_path / "t")}
+    gateway = serve.Gateway(written(tmp_path, tenant=[tenant], grpc=""), str(tmp_path / "f.toml"))
+    try:
+        assert gateway.config.unidentified == 27
+        for connections in (512, 200):  # another part of the descriptors, and so of the keys that need a restart
+            written(tmp_path, tenant=[tenant], grpc="", connections=connections)
+            assert await gateway.reload()
+        assert gateway.config.unidentified > 27
+        written(tmp_path, tenant=[tenant], grpc="", grpc_connections=200)
+        assert not await gateway.reload()
+        assert "grpc_connections changes with a restart only" in caplog.text
+    finally:
+        await gateway.close()
+
+
 def test_what_is_there_from_the_start_is_not_looked_at_by_the_collector_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full collection of all modules takes a tenth of a second, in which nobody is served."""
     froze: list[str] = []
@@ -227,7 +249,7 @@ def test_an_address_in_use_ends_it_with_73(make: Make, cluster: Cluster, tmp_pat
 # -- the file -----------------------------------------------------------------------------------------------------
 def written(tmp_path: Path, **keys: Any) -> GatewayFile:
     tenant = {"name": "ada", "token_file": "/t"}
-    (tmp_path / "f.toml").write_text(to_toml({"tenant": [tenant], **keys}))
+    (tmp_path / "f.toml").write_text(to_toml({"tenant": [tenant]} | keys))
     return load(str(tmp_path / "f.toml"))
 
 

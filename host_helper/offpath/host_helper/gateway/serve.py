@@ -34,11 +34,12 @@ _RESTART = (
 
 
 class Gateway:
-    """One gateway on the running loop. `start` listens, `close` ends it."""
+    """One gateway on the running loop. `start` listens, `close` ends it. ``config``: as it was loaded."""
 
     def __init__(self, config: GatewayFile, path: str = "") -> None:
         """Raises: GatewayConfigInvalid: a file cannot be used. GatewayMissing: a package is not installed."""
-        self.config, self.path = config, path
+        self._loaded, self.path = config, path
+        self.config = config = fitting(config)
         self.tenants = Tenants(config)
         self.http: HttpServer | None = None
         self.grpc: GrpcServer | None = None
@@ -72,15 +73,16 @@ class Gateway:
         """Read the file anew: tenants, tokens, bounds. False: it has faults, and all stays as it is. The listeners stay
         in any case."""
         try:
-            config = fitting(load(self.path))
+            loaded = load(self.path)
             for key in _RESTART:
-                if getattr(config, key) != getattr(self.config, key):
+                if getattr(loaded, key) != getattr(self._loaded, key):
                     raise GatewayConfigInvalid(f"{self.path}: {key} changes with a restart only")
+            config = fitting(loaded)
             leaving = self.tenants.reload(config)
         except OffpathError as fault:
             logger.warning("the configuration stays as it was: %s", fault, extra={"code": "reload_refused"})
             return False
-        self.config = config
+        self.config, self._loaded = config, loaded
         if self.http is not None:
             self.http.reload(config)
         if self.grpc is not None:
@@ -109,7 +111,7 @@ def run(path: str, ready: Callable[[dict[str, str]], None]) -> None:
         import uvloop
     except ImportError:
         raise GatewayMissing('the gateway needs uvloop: pip install "offpath[gateway]"') from None
-    config = fitting(load(path))
+    config = load(path)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, path, ready))
 
