@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from offpath.host_helper.gateway import grpc_admission, grpc_connections
+from offpath.host_helper.gateway.config import GatewayFile
 from offpath.host_helper.gateway.grpc_methods import STREAM
 from offpath.host_helper.gateway.messages import SERVICE
 from offpath.host_helper.gateway.shares import Shares
@@ -22,6 +24,7 @@ from .grpc_cases import SERVING, Stub, ada, channel, check, gateway, once, optio
 from .rig import Rig, until
 
 FIXTURES = ada, channel, gateway, options
+TENANT = {"name": "ada", "token_file": "/t"}
 
 
 async def never() -> AsyncIterator[bytes]:
@@ -212,6 +215,33 @@ async def test_connections_that_never_begin_end_and_idle_and_old_ones_do_as_the_
     assert options["grpc.max_connection_idle_ms"] == 5_000
     assert options["grpc.max_connection_age_ms"] == 7_000
     assert options["grpc.max_allowed_incoming_connections"] == 9 + 11 + 64
+
+
+def test_all_descriptors_are_looked_at_a_few_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_connections, "_LISTED", 16)
+    looked, real = [], os.fstat
+
+    def counted(descriptor: int) -> os.stat_result:
+        looked.append(descriptor)
+        return real(descriptor)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(socket.create_connection(server.getsockname()[:2], 20)) for _ in range(40)]
+        accepted = [opened.enter_context(server.accept()[0]) for _ in clients]
+        connections = grpc_connections.GrpcConnections(GatewayFile.model_validate({"tenant": [TENANT]}))
+        connections._port = server.getsockname()[1]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grpc_connections.os, "fstat", counted)
+            steps, before = connections._steps, 0
+            while not connections._sockets:
+                next(steps)
+                assert len(looked) - before <= 16 + 2 * grpc_connections._STEP
+                before = len(looked)
+            for _ in steps:
+                pass
+        assert {each.descriptor for each in connections._sockets.values()} == {each.fileno() for each in accepted}
+        assert len(looked) > 80
+        connections.close()
 
 
 @pytest.mark.parametrize("text", ["ipv4:127.0.0.1:80", "ipv6:%5B::ffff:127.0.0.1%5D:80"])

@@ -99,13 +99,15 @@ async def test_what_is_not_there_is_not_found(channel: grpc.aio.Channel) -> None
     assert found[-1].all_extension_numbers_response.base_type_name == "inference.ModelConfig"
 
 
-async def test_reflection_needs_a_token_and_short_questions(channel: grpc.aio.Channel) -> None:
+async def test_reflection_needs_a_token_and_short_questions(channel: grpc.aio.Channel, gateway: Rig) -> None:
     for token in (None, "wrong"):
         assert (await refused(asking(channel, V1, {"list_services": ""}, token=token).read()))[0] == "UNAUTHENTICATED"
     long = asking(channel, V1, {"file_containing_symbol": "x" * 1024})
     assert await refused(long.read()) == (
         "RESOURCE_EXHAUSTED", "a request of the reflection has at most 1024 bytes",
     )  # fmt: skip
+    assert gateway.gateway.grpc is not None
+    assert "ada" in gateway.gateway.grpc.calls._refusals_s, "its refusals take turns"
 
 
 async def test_a_stream_of_questions_ends_after_its_number_or_a_pause(

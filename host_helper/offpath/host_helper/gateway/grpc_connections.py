@@ -14,9 +14,10 @@ import os
 import socket
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -29,6 +30,8 @@ LOOK_S: Final = 0.1
 _STEP: Final = 32
 """Sockets of one step of a look: the loop serves others between two steps."""
 _STEP_S: Final = 0.003
+_LISTED: Final = 256
+"""Descriptors of one step: half a millisecond."""
 Peer = tuple[str, int]
 _T = TypeVar("_T")
 
@@ -60,7 +63,7 @@ class GrpcConnections:
         self._calls = Counter[Peer]()
         self._recent: set[Peer] = set()
         """Those with a call since the look began: their sockets may be new."""
-        self._steps: Iterator[bool] = self._looking()
+        self._steps = self._looking()
 
     def divide(self, tenants: int) -> None:
         """So many tenants share them from now on."""
@@ -75,6 +78,7 @@ class GrpcConnections:
         """Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
+        self._steps.close()
 
     @contextlib.contextmanager
     def used(self, peer: str, tenant: str) -> Iterator[None]:
@@ -98,10 +102,15 @@ class GrpcConnections:
             self._steps = self._looking()
         self._timer = asyncio.get_running_loop().call_later(LOOK_S if is_over else _STEP_S, self._again)
 
-    def _looking(self) -> Iterator[bool]:
+    def _looking(self) -> Generator[bool, None, None]:
         """Learn which sockets there are, and close what is too much, in steps."""
         self._recent.clear()
-        present = dict(_sockets())
+        present: dict[int, int] = {}
+        """Descriptors by inode. Those that change hands meanwhile are noticed where they are used."""
+        with os.scandir("/proc/self/fd") as entries:
+            while some := [int(each.name) for each in islice(entries, _LISTED)]:
+                present.update(_sockets(some))
+                yield True
         for gone in self._sockets.keys() - present.keys():
             del self._sockets[gone]
         self._others &= present.keys()
@@ -186,15 +195,15 @@ def _address(host: str, port: int) -> Peer:
     return one_spelling(host), port
 
 
-def _sockets() -> Iterator[tuple[int, int]]:
-    """Inode and descriptor of each socket of this process."""
-    for name in os.listdir("/proc/self/fd"):
+def _sockets(descriptors: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Inode and descriptor of each that is a socket."""
+    for descriptor in descriptors:
         try:
-            status = os.fstat(int(name))
+            status = os.fstat(descriptor)
         except OSError:
             continue  # it was closed meanwhile
         if stat.S_ISSOCK(status.st_mode):
-            yield status.st_ino, int(name)
+            yield status.st_ino, descriptor
 
 
 @contextlib.contextmanager

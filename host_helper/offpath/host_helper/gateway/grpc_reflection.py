@@ -8,7 +8,7 @@ tenant's calls do, and counts as one of its streams; the answers are the same fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from types import SimpleNamespace
@@ -46,10 +46,16 @@ _FIELDS: Final = {
 
 
 class Reflection:
-    """Serves the two versions. ``taken``: counts a call for its tenant, or raises Refused."""
+    """Serves the two versions. ``taken``: counts a call for its tenant, or raises Refused. ``refuse``: ends a call when
+    the turn of its refusal has come."""
 
-    def __init__(self, grpc: Any, taken: Callable[[Any], AbstractContextManager[None]]) -> None:
-        self._grpc, self._taken = grpc, taken
+    def __init__(
+        self,
+        grpc: Any,
+        taken: Callable[[Any], AbstractContextManager[None]],
+        refuse: Callable[[Any, Refused], Awaitable[None]],
+    ) -> None:
+        self._grpc, self._taken, self._refuse = grpc, taken, refuse
 
     def methods(self) -> dict[str, Any]:
         """The handler of each method, by its path."""
@@ -64,7 +70,7 @@ class Reflection:
                     async for data in _questions(requests):
                         yield _answer(made_, parsed(made_.ServerReflectionRequest, data))
             except Refused as refused:
-                await context.abort(getattr(self._grpc.StatusCode, refused.grpc), refused.text)
+                await self._refuse(context, refused)
 
         serializer = made_.ServerReflectionResponse.SerializeToString
         return self._grpc.stream_stream_rpc_method_handler(info, response_serializer=serializer)

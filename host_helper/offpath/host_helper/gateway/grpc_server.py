@@ -145,7 +145,7 @@ class _Handler:
         self._open = {f"/{SERVICE}/{name}" for name in OPEN} | checks.keys()
         self._refusing = grpc.stream_stream_rpc_method_handler(self._refuse)
         self._methods = {f"/{SERVICE}/{name}": self._method(name) for name in METHODS} | checks
-        self._methods |= Reflection(grpc, partial(service.taken, is_stream=True)).methods()
+        self._methods |= Reflection(grpc, partial(service.taken, is_stream=True), service.refuse).methods()
 
     def service(self, details: Any) -> Any:
         """grpc's hook, called with a call's metadata before its first message is read. A call without a valid token
