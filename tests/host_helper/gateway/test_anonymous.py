@@ -39,6 +39,24 @@ def test_without_a_named_proxy_only_programs_of_the_machine_are_served(
     assert not Anonymous().serves(peer, host, origin)
 
 
+@pytest.mark.parametrize("proxies", [[], ["127.0.0.1"]])
+@pytest.mark.parametrize(
+    ("site", "is_served"),
+    [("", True), ("none", True), ("same-origin", True), ("same-site", False), ("cross-site", False), ("?", False)],
+)
+def test_a_script_or_image_of_another_sites_page_is_not_served(proxies: list[str], site: str, is_served: bool) -> None:
+    """A browser sends no Origin with them, and the Host is the machine's."""
+    assert Anonymous("shop", proxies).serves("127.0.0.1", "127.0.0.1:8000", "", site) is is_served
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "is_served"),
+    [("localhost", "", True), ("rebound.example", "", False), ("localhost", "http://page.example", False)],
+)
+def test_a_named_loopback_address_is_no_exception(host: str, origin: str, is_served: bool) -> None:
+    assert Anonymous("shop", ["127.0.0.1"]).serves("127.0.0.1", host, origin) is is_served
+
+
 @pytest.mark.parametrize(("peer", "is_served"), [("10.0.0.5", True), ("10.0.0.6", False), ("127.0.0.1", False)])
 def test_with_a_named_proxy_its_address_alone_counts(peer: str, is_served: bool) -> None:
     assert Anonymous("shop", ["10.0.0.5"]).serves(peer, "any.example", "http://any.example") is is_served
@@ -106,6 +124,8 @@ async def test_a_client_without_a_token_is_the_anonymous_tenants(open_gateway: O
     assert (await bare(gateway, Authorization="Bearer wrong")).status == 401
     assert (await bare(gateway, Host="rebound.example")).status == 401
     assert (await bare(gateway, Origin="http://page.example")).status == 401
+    assert (await bare(gateway, **{"Sec-Fetch-Site": "cross-site"})).status == 401
+    assert (await bare(gateway, **{"Sec-Fetch-Site": "none"})).status == 200
     for tenant in gateway.gateway.config.tenant:
         assert tenant.bearer_files
     assert not gateway.gateway.tenants.reload(gateway.gateway.config.model_copy(update={"anonymous": ""}))
@@ -121,8 +141,7 @@ async def test_who_is_not_a_named_proxy_needs_a_token(open_gateway: Open) -> Non
     place = gateway.gateway.http.address
     client = Client(*await asyncio.open_connection(*place, local_addr=("127.0.0.2", 0)))
     try:
-        headers = {"Authorization": None, "Host": "public.example", "Origin": "https://public.example"}
-        await client.send(gateway.request("/v2", **headers))
+        await client.send(gateway.request("/v2", **{"Authorization": None, "Host": "localhost"}))
         assert (await client.answer()).status == 200
     finally:
         client.close()

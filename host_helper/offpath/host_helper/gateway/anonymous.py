@@ -3,7 +3,8 @@
 Either proxies are named, whose authentication is trusted, and a request from one of their addresses needs no token. Or
 none is, and then the gateway listens on loopback addresses only: programs of the machine need no token. Behind a local
 proxy, and for a page of a browser, the peer is the machine as well; so a request over HTTP is the machine's own only if
-its Host is too, and it names no Origin.
+its Host is too, it names no Origin, and no browser says that another site asks: for scripts and images of a page it
+sends Sec-Fetch-Site, and no Origin. A named loopback address is no exception: each user of the machine can send from it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Collection
 from typing import Final
 
 _LOCAL: Final = "localhost"
+_OWN_SITES: Final = frozenset(("", "none", "same-origin"))
+"""Of Sec-Fetch-Site (Fetch Metadata Request Headers, W3C): no browser, its address bar, a page of the gateway."""
 
 
 def is_loopback(host: str) -> bool:
@@ -45,14 +48,15 @@ class Anonymous:
     def __init__(self, tenant: str = "", proxies: Collection[str] = ()) -> None:
         self.tenant, self._proxies = tenant, frozenset(proxies)
 
-    def serves(self, peer: str, host: str, origin: str) -> bool:
-        """``peer``: the address at the other end, in `one_spelling`. ``host``, ``origin``: the headers of a request
-        over HTTP, empty if there are none; over gRPC the first is the name of this machine."""
-        if not self.tenant or not peer:
+    def serves(self, peer: str, host: str, origin: str, site: str = "") -> bool:
+        """``peer``: the address at the other end, in `one_spelling`. ``host``, ``origin``, ``site``: the headers Host,
+        Origin and Sec-Fetch-Site of a request over HTTP, empty if there are none; over gRPC the first is the name of
+        this machine."""
+        if not self.tenant or not peer or (self._proxies and peer not in self._proxies):
             return False
-        if self._proxies:
-            return peer in self._proxies
-        return is_loopback(peer) and is_loopback(_name(host)) and not origin
+        if not is_loopback(peer):
+            return bool(self._proxies)
+        return is_loopback(_name(host)) and not origin and site.strip().lower() in _OWN_SITES
 
 
 def _name(host: str) -> str:

@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _identify(self, head: Head) -> Tenant:
         """Raises: Refused: no tenant's."""
-        tenant = self._owner.tenants.identified(head.bearer, *self._who, head.host, head.origin)
+        tenant = self._owner.tenants.identified(head.bearer, *self._who, head.host, head.origin, head.site)
         self._owner.known(self, tenant)
         self.tenant = tenant
         return tenant

@@ -67,6 +67,11 @@ class Head:
         return self.headers.get("origin", "")
 
     @property
+    def site(self) -> str:
+        """The header Sec-Fetch-Site, which browsers send: how the page that asks is related; empty: there is none."""
+        return self.headers.get("sec-fetch-site", "")
+
+    @property
     def bearer(self) -> str:
         """The token; empty: none."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")

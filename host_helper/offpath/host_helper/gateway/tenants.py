@@ -353,14 +353,20 @@ class Tenants:
         return self._by_digest.get(_digest(token)) if token else None
 
     def identified(
-        self, token: str, certified: str | None, peer: str = "", host: str = "localhost", origin: str = ""
+        self,
+        token: str,
+        certified: str | None,
+        peer: str = "",
+        host: str = "localhost",
+        origin: str = "",
+        site: str = "",
     ) -> Tenant:
         """``certified``: the tenant that the client's certificate names. The others: see `Anonymous.serves`. Raises:
         Refused: no proof where one is needed, a wrong one, or two that differ."""
         by_token = self.of_token(token)
         by_certificate = self.by_name.get(certified) if certified is not None else None
         if not token and certified is None:
-            if self._anonymous.serves(peer, host, origin):
+            if self._anonymous.serves(peer, host, origin, site):
                 return self.by_name[self._anonymous.tenant]
             raise unauthenticated()
         if token and certified is not None and by_token is not by_certificate:
