@@ -4,7 +4,7 @@ Either proxies are named, whose authentication is trusted, and a request from on
 none is, and then the gateway listens on loopback addresses only: programs of the machine need no token. Behind a local
 proxy, and for a page of a browser, the peer is the machine as well; so a request over HTTP is the machine's own only if
 its Host is too, it names no Origin, and no browser says that another site asks: for scripts and images of a page it
-sends Sec-Fetch-Site, and no Origin. A named loopback address is no exception: each user of the machine can send from it.
+sends Sec-Fetch-Site, and no Origin. A named loopback address is no exception: every user can send from it.
 """
 
 from __future__ import annotations
