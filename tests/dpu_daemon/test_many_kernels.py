@@ -12,7 +12,9 @@ import pytest
 
 from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.wire import admin, control, fields
+from offpath.bindings.wire.frames import frame
 from offpath.cli.admin_client import AdminClient
+from offpath.dpu_daemon.hosts.host import MAX_GPUS
 from offpath.dpu_daemon.hosts.offers import take_detail
 from offpath.host_helper.kernels import KernelTable
 
@@ -103,6 +105,56 @@ def test_further_kernels_need_a_reload_once_a_helper_has_joined(cluster: Cluster
     fake.send(control.MoreKernels(kernels=offers(["more"])))
     assert fake.hear() is None
     until(lambda: "more_kernels: there is no reload" in cluster.daemon.errors)
+
+
+def joins(fake: FakeHost, name: str, names: list[str]) -> Any:
+    """The helper ``name`` with these kernels; what the daemon says to it first."""
+    more = len(names) - fields.MAX_LISTED
+    fake.send(hello(names[: fields.MAX_LISTED], max(0, more)).model_copy(update={"name": name}))
+    fake.send(offer())
+    for at in range(fields.MAX_LISTED, len(names), fields.MAX_LISTED):
+        fake.send(control.MoreKernels(kernels=offers(names[at : at + fields.MAX_LISTED])))
+    return fake.hear()
+
+
+def test_helpers_serve_no_more_names_than_a_welcome_lists(cluster: Cluster, fake: FakeHost) -> None:
+    """One that joins or reloads with more is told, and sessions open all the same; a name of both counts once."""
+    assert isinstance(joins(fake, "first", NAMES[:130]), control.HostWelcome)
+    numbers(fake)
+    why = "kernels: its 127 names and the 130 of other helpers are more than 256"
+    with FakeHost(cluster) as second:
+        told = joins(second, "second", [*NAMES[129:], "more"])
+        assert (told, second.hear()) == (control.Closing(code="refused", detail=why), None)
+    with FakeHost(cluster) as second:
+        assert isinstance(joins(second, "second", NAMES[129:]), control.HostWelcome)
+        numbers(second)
+        with cluster.connect("ada") as ada:
+            assert len(ada.welcome.kernels) == fields.MAX_KERNELS
+        second.send(control.KernelsReloaded(revision=1, kernels=offers(NAMES[129:130]), more_kernels=127))
+        for at in range(130, 226, 32):
+            second.send(control.MoreKernels(kernels=offers(NAMES[at : at + 32])))
+        second.send(control.MoreKernels(kernels=offers([*NAMES[226:], "more"])))
+        assert (second.hear(), second.hear()) == (control.Closing(code="refused", detail=why), None)
+    with cluster.connect("ada", slots=1) as ada:
+        assert len(ada.welcome.kernels) == fields.MAX_KERNELS
+    assert status(cluster).kernel_count == 130
+
+
+def test_the_longest_status_fits_its_frame() -> None:
+    most, long = (1 << 32) - 1, "n" * 64
+    helpers = [
+        admin.HelperLine(
+            name="n" * 32, generation=(1 << 64) - 1, kernels=[long] * fields.MAX_LISTED, kernel_count=most, gpus=most,
+            leases=most, lost_gpus=most,
+        )
+    ] * fields.MAX_HELPERS  # fmt: skip
+    gpu = admin.GpuLine(gpu=f"{'n' * 32}/{long}", model=long, is_emulated=False, compute_slices=7, held_share=most)
+    whole = admin.Status(
+        release=long, lineage=long, pid=most, uptime_ms=(1 << 64) - 1, is_draining=False, is_last_good=False,
+        drain_ms=most, has_helper=False, helpers=helpers, gpus=[gpu] * MAX_GPUS, kernels=[long] * fields.MAX_KERNELS,
+        tenants=most, sessions=most, leases=most, unanswered=most, queued=most, leaving=most,
+    )  # fmt: skip
+    assert frame(control.encode(whole))
 
 
 def test_all_kernels_of_a_helper_name_1024_gpu_models_at_most() -> None:

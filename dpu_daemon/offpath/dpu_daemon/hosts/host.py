@@ -252,9 +252,14 @@ class HostSide:
         self.kernels.changed()
 
     def _learn(self, helper: HelperLink) -> dict[str, int]:
-        """The numbers of the helper's kernels. Raises: ProtocolError: no number is left."""
+        """The numbers of the helper's kernels. Raises: ProtocolError: there is no room for its names, or no number is
+        left. It may be an honest helper, so it is told."""
         is_emulated, kernels = any(helper.emulated.values()), helper.hello.kernels
-        return self.kernels.learn(helper.name, kernels, is_emulated=is_emulated, signatures=helper.signatures)
+        try:
+            return self.kernels.learn(helper.name, kernels, is_emulated=is_emulated, signatures=helper.signatures)
+        except ProtocolError as fault:
+            self._send(helper, control.Closing(code="refused", detail=str(fault)[:500]))
+            raise
 
     def _welcome_back(self, helper: HelperLink, welcome: control.HostWelcome) -> None:
         """A helper of the former process reattaches. If it has reloaded its kernels since, the book learns of that once
@@ -285,8 +290,8 @@ class HostSide:
         return events.KernelsReloaded(helper.number, _kernels(helper, ids), helper.hello.revision)
 
     def _reloaded(self, helper: HelperLink) -> None:
-        """A joined helper serves other kernels: replace the workers that run the former code. Raises: ProtocolError: no
-        number is left."""
+        """A joined helper serves other kernels: replace the workers that run the former code. Raises: ProtocolError: as
+        `_learn`."""
         hello = helper.hello
         ids = self._learn(helper)
         orders = self._dispatched(helper, self._reload_event(helper, ids))

@@ -9,6 +9,7 @@ from typing import Final
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire.control import KernelOffer
+from offpath.bindings.wire.fields import MAX_KERNELS
 from offpath.bindings.wire.negotiating import Described, KernelBatches, KernelInfo
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.sched.jobs.events import Batching
@@ -49,8 +50,10 @@ class KernelRegistry:
         """Returns the numbers of the helper's kernels: known ones, or new ones. ``is_emulated``: a GPU of it is.
         ``signatures``: those that it declares.
 
-        Raises: ProtocolError: no number is left; only a new lineage of the journal has more.
+        Raises: ProtocolError: the connected helpers would serve more names than a welcome lists; or no number is left,
+        of which only a new lineage of the journal has more.
         """
+        self._check_names(helper, offers)
         known = {each.name: each.kernel for each in self._ledger.known.values()}
         last = self._ledger.last_kernel
         for offer in offers:
@@ -78,6 +81,17 @@ class KernelRegistry:
         for number in list(self._names)[:-_MOST_FORMER]:
             del self._names[number]
         return ids
+
+    def _check_names(self, helper: str, offers: Sequence[KernelOffer]) -> None:
+        """Raises: ProtocolError: no room. Names that no helper serves make room, those of connected helpers do not."""
+        others = {
+            kernel.name for each in self._ledger.helpers.connected if each.name != helper for kernel in each.kernels
+        }
+        new = {offer.name for offer in offers} - others
+        if len(others) + len(new) > MAX_KERNELS:
+            raise ProtocolError(
+                "kernels", f"its {len(new)} names and the {len(others)} of other helpers are more than {MAX_KERNELS}"
+            )
 
     def changed(self) -> None:
         """The book has recorded the numbers: call each of ``on_changed``."""

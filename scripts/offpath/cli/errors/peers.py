@@ -257,7 +257,11 @@ ENTRIES: Final = (
         ("lane_ready", "a worker sent another message before its lane was ready", _HELPER),
         ("lane_size", "a lane is smaller than ordered", _HELPER),
         ("out_of_turn", "a worker sent a control message that is not allowed here", _HELPER),
-        ("kernels", "helpers have offered more kernels than a daemon stores", "use fewer names, or restart the daemon"),
+        (
+            "kernels",
+            "the helpers of a daemon would serve more than 256 kernel names, or have offered more than it numbers",
+            "serve fewer names, by this helper or the others, or use another daemon; restart it for new numbers",
+        ),
         (
             "record",
             "between controller, agent and helper: an invalid rank's state, pattern or epoch",
