@@ -205,6 +205,20 @@ def test_an_answer_that_makes_no_sense_leaves_the_outcome_unknown_and_gives_the_
     assert outcome.status is Status.OUTCOME_UNKNOWN
 
 
+@pytest.mark.parametrize("dtype", [1, STRINGS])
+@pytest.mark.parametrize("dims", [((1 << 32) - 1,) * 5 + (0,), ((1 << 32) - 1, (1 << 32) - 1, 0)])
+def test_dims_that_no_array_has_leave_the_outcome_unknown(
+    session: Session, table: Table, dtype: int, dims: tuple[int, ...]
+) -> None:
+    slot = table.fill(1, [], DEFAULT_OPTIONS, "me")
+    session.answer(slot, b"", [Tensor(dtype, dims, 0, 0)])
+    waiter, outcome = table.take(slot)
+    assert (waiter, table.has_room()) == ("me", True)
+    assert isinstance(outcome, RequestFailed)
+    assert outcome.status is Status.OUTCOME_UNKNOWN
+    assert "an invalid answer: dims: (4294967295, 4294967295, " in str(outcome)
+
+
 def test_an_answer_that_nobody_waits_for_is_an_error(table: Table) -> None:
     with pytest.raises(HeaderError, match="has no request"):
         table.take(0)

@@ -326,12 +326,15 @@ def flat_bytes(array: NDArray[Any]) -> memoryview:
 
 
 def _array_in(body: bytes, tensor: Tensor) -> NDArray[Any]:
-    """Raises: HeaderError: it has no strings as its dims say."""
+    """Raises: HeaderError: it has no strings as its dims say, or numpy has no such array."""
     if tensor.dtype == STRINGS:
         return array_of(memoryview(body)[tensor.offset : tensor.offset + tensor.nbytes], tensor.dims)
     if tensor.dtype == ABSENT:
         raise HeaderError("dtype", "a result has no absent tensor")
-    return np.ndarray(tensor.dims, numpy_dtype(tensor.dtype), body, tensor.offset)
+    try:
+        return np.ndarray(tensor.dims, numpy_dtype(tensor.dtype), body, tensor.offset)
+    except ValueError as fault:  # a dim of 0 beside some whose product has more than 63 bits
+        raise HeaderError("dims", f"{tensor.dims}: {fault}") from None
 
 
 def _invalid(broken: HeaderError) -> RequestFailed:

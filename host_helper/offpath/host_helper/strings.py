@@ -92,8 +92,11 @@ def elements(content: bytes | memoryview, shape: tuple[int, ...]) -> list[bytes]
 
 
 def array_of(content: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
-    """As an array of objects. Raises: as `elements`."""
+    """As an array of objects. Raises: as `elements`; HeaderError: ``dims``: numpy has no such array."""
     found = elements(content, shape)
     array = np.empty(len(found), DTYPE)
     array[:] = found
-    return array.reshape(shape)
+    try:
+        return array.reshape(shape)
+    except ValueError as fault:  # a dim of 0 beside some whose product has more than 63 bits
+        raise HeaderError("dims", f"{shape}: {fault}") from None

@@ -113,7 +113,11 @@ ENTRIES: Final = (
         ("number", "not the next answer of its stream", "a bug in the daemon: open a new session"),
         ("descriptor_length", "the arrays' descriptors are incomplete", _LIBRARY),
         ("dtype", "an unknown dtype", "send one of the dtypes of docs/protocol/requests.md"),
-        ("dims", "more than six dimensions, or an unused one is set", "reshape the array"),
+        (
+            "dims",
+            "more than six dimensions, an unused one is set, or numpy has no array of them",
+            "reshape the array",
+        ),
         ("tensor_bytes", "an array's shape and its length disagree", _LIBRARY),
         ("tensor_bounds", "an array extends beyond the payload", _LIBRARY),
         ("tensor_alignment", "an array's offset is not a multiple of its element size", _LIBRARY),
