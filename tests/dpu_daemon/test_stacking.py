@@ -162,6 +162,13 @@ def test_requests_with_parameters_stack_with_each_other_only() -> None:
     assert stacking.stack_of(told)[1] == stacking.stack_of(other)[1] != stacking.stack_of(plain)[1]
 
 
+@pytest.mark.parametrize(("nbytes", "rows"), [(4, 0), (5, 0), (6, 2), (16_388, 2), (16_389, 0), (1 << 20, 0)])
+def test_parameters_that_are_none_by_their_length_share_no_launch(nbytes: int, rows: int) -> None:
+    """A worker refuses them, and with them the launch."""
+    told = header(tensor(F32, 2, 3), Tensor(STRINGS, (1,), 64, nbytes), flags=FLAG_PARAMETERS, payload_bytes=2 << 20)
+    assert stacking.stack_of(told)[0] == rows
+
+
 def test_the_most_tensors_that_stack_have_room_in_the_lane_and_in_the_launch() -> None:
     most = [tensor(U8, 2, offset=64 * n) for n in range(stacking.MOST_TENSORS - 1)]
     assert stacking.stack_of(header(*most, PARAMETERS, flags=FLAG_PARAMETERS))[0] == 2

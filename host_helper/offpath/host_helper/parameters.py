@@ -15,6 +15,7 @@ import numpy as np
 
 from offpath.bindings.errors import ControlError, HeaderError, OptionRefused
 from offpath.bindings.wire import document
+from offpath.bindings.wire.fields import MAX_PARAMETERS_BYTES
 from offpath.host_helper.strings import Strings, elements, serialised
 
 Value = bool | int | float | str
@@ -23,8 +24,7 @@ MOST: Final = 64
 """Parameters of one request."""
 MOST_NAME: Final = 128
 """Characters of a name."""
-MOST_BYTES: Final = 16 * 1024
-"""Of a request's parameters as JSON: a kernel reads them on each launch."""
+MOST_BYTES: Final = MAX_PARAMETERS_BYTES
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 64) - 1
 
 

@@ -22,6 +22,8 @@ MAX_MODELS: Final = 32
 """GPU models of one kernel: those that a developer names, and as many under the names that drivers report."""
 MAX_BATCH: Final = 4096
 """Rows of one batch."""
+MAX_PARAMETERS_BYTES: Final = 16 * 1024
+"""Of a request's parameters as JSON: a kernel reads them on each launch."""
 MAX_PREFERRED: Final = 8
 """Preferred batch sizes of one kernel."""
 MAX_QUEUE_DELAY_US: Final = 10_000_000

@@ -14,6 +14,7 @@ from math import prod
 from typing import Final
 
 from offpath.bindings.errors import HeaderError
+from offpath.bindings.wire.fields import MAX_PARAMETERS_BYTES
 from offpath.bindings.wire.header import (
     ABSENT,
     DTYPES,
@@ -51,8 +52,8 @@ class Part:
 def stack_of(header: RequestHeader) -> tuple[int, int]:
     """The rows of a request and the number of its stack. Rows 0: it does not stack. It has no tensors, or one without
     dimensions, or they differ in the first; they overlap; one has strings, whose rows differ in length, or is absent;
-    there are more than `MOST_TENSORS`; a checksum covers the payload as a whole; or it wants a stream. Requests with
-    parameters stack with each other only."""
+    there are more than `MOST_TENSORS`; a checksum covers the payload as a whole; its parameters are none by their
+    length; or it wants a stream. Requests with parameters stack with each other only."""
     if not 0 < header.tensor_count <= MOST_TENSORS or header.flags & (FLAG_PAYLOAD_CRC | FLAG_STREAM):
         return NOT_STACKABLE
     return _stack_of(header.tensors, header.payload_bytes, bool(header.flags & FLAG_PARAMETERS))
@@ -62,13 +63,19 @@ def stack_of(header: RequestHeader) -> tuple[int, int]:
 def _stack_of(packed: bytes, payload_bytes: int, has_parameters: bool) -> tuple[int, int]:
     tensors = unpack_tensors(packed, payload_bytes)
     stacked = tensors[:-1] if has_parameters else tensors
-    if has_parameters and (tensors[-1].dtype, tensors[-1].dims) != (STRINGS, (1,)):
+    if has_parameters and not _may_be_parameters(tensors[-1]):
         return NOT_STACKABLE
     rows = {tensor.dims[0] if tensor.dims else 0 for tensor in stacked}
     if len(rows) != 1 or 0 in rows or not _NO_ROWS.isdisjoint(each.dtype for each in stacked) or _overlap(tensors):
         return NOT_STACKABLE
     digest = blake2b(repr((shape_of(stacked), has_parameters)).encode(), digest_size=8).digest()
     return rows.pop(), int.from_bytes(digest, "little") or 1
+
+
+def _may_be_parameters(tensor: Tensor) -> bool:
+    """False: the tensor shows that a worker will refuse it, which would fail the whole launch: it is no string, or one
+    that is too short or too long for the JSON object."""
+    return (tensor.dtype, tensor.dims) == (STRINGS, (1,)) and 2 <= tensor.nbytes - 4 <= MAX_PARAMETERS_BYTES
 
 
 def tensors_of(header: RequestHeader) -> tuple[tuple[Tensor, ...], Tensor | None]:
