@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.host_helper.gateway import classification
 from offpath.host_helper.gateway.classification import MOST, classified
 from offpath.host_helper.gateway.errors import Refused
 from offpath.host_helper.gateway.messages import classes
@@ -289,6 +290,64 @@ def test_of_equal_values_the_lower_index_is_first_and_not_a_number_is_last() -> 
 def test_dims_without_values_have_no_classes_and_take_no_time(shape: tuple[int, ...]) -> None:
     made, _ = classified("y", "FP32", shape, memoryview(b""), 2, has_batch=True)
     assert made == b""
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "UINT8", "UINT64", "INT8", "INT64"])
+def test_classes_of_all_rows_are_those_of_each_row(datatype: str) -> None:
+    noise = np.random.default_rng(7)
+    dtype = np.dtype({"FP": "f", "UI": "u", "IN": "i"}[datatype[:2]] + str(int(datatype.lstrip("FPUINT")) // 8))
+    few = np.array([0, 1, 2, 100], dtype) if dtype.kind == "u" else np.array([-100, -1, 0, 1], dtype)
+    if dtype.kind == "f":
+        few[0] = np.nan
+    values = noise.choice(few, (41, 3000))
+    form = (lambda value: f"{value:f}") if dtype.kind == "f" else str
+    for some, count in ((values, 7), (values[:, :4], 4), (values[:1], 3000), (values[:1], 5)):
+        expected = [
+            f"{form(row[index].item())}:{index}"
+            for row in some
+            for index in sorted(range(row.size), key=lambda at: (bool(np.isnan(row[at])), -float(row[at]), at))[:count]
+        ]
+        assert top(some, count, datatype, has_batch=True) == expected
+
+
+def test_rows_are_classified_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, real = [], np.partition
+
+    def counted(keys: Any, *given: Any, **more: Any) -> Any:
+        calls.append(keys.shape)
+        return real(keys, *given, **more)
+
+    monkeypatch.setattr(np, "partition", counted)
+    assert len(top(np.zeros((4096, 64), np.float32), 1, has_batch=True)) == 4096
+    assert calls == [(1024, 64)] * 4
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 30])
+async def test_what_takes_long_to_classify_is_left_to_the_reading_process(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    monkeypatch.setattr(classification, "_MOST_BYTES", nbytes)
+    rig = await open_gateway()
+    reader = rig.gateway.tenants.by_name["ada"].reader
+    asked, real = [], reader.run
+
+    async def run(function: Any, *given: Any, **more: Any) -> Any:
+        asked.append(function.__name__)
+        return await real(function, *given, **more)
+
+    monkeypatch.setattr(reader, "run", run)
+    one = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": [1, 2, 4, 3, 9, 8, 7, 6]}
+    body = {"inputs": [one], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}
+
+    async def check() -> None:
+        (output,) = (await rig.infer(json.dumps(body).encode(), "scores")).json["outputs"]
+        assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
+        assert [text.partition(":")[2] for text in output["data"]] == ["0", "1", "3", "2"], "the model negates"
+
+    await check()
+    assert asked == ([] if nbytes else ["_classified_there"])
+    rig.gateway.tenants._reader.close()
+    await check()  # the answer is there, and is not lost
 
 
 def test_a_batch_has_no_more_classes_than_are_made() -> None:

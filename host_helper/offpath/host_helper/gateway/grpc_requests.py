@@ -28,7 +28,7 @@ MOST_OTHER_BYTES: Final = 64 * 1024
 _MOST_FIELDS: Final = 512
 """Of a tensor: more than `MOST_PARAMETERS`, dims one by one and contents in some pieces."""
 MOST_STRINGS: Final = 1 << 18
-"""In ``contents`` of all tensors of a request: they cost a quarter of a second. Raw contents have no such bound."""
+"""In ``contents`` of all tensors of a request: as long to read as 4 MiB of JSON. Raw contents have no such bound."""
 _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = 4, 5, 6, 7
 """Fields of ModelInferRequest (`messages.FIELDS`); those before `_INPUTS` are its head."""
 _SHAPE, _CONTENTS, _STRINGS = 3, 5, 8

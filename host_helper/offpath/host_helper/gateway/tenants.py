@@ -15,7 +15,7 @@ from offpath.bindings.wire.header import Stages
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.gateway.anonymous import Anonymous
-from offpath.host_helper.gateway.answers import Output, Results
+from offpath.host_helper.gateway.answers import Output, Results, with_classes
 from offpath.host_helper.gateway.batch_sizes import rows_of
 from offpath.host_helper.gateway.calls import Call
 from offpath.host_helper.gateway.config import GatewayFile, TenantTable, bearers, users
@@ -125,8 +125,9 @@ class Tenant:
             done = await requester.submit(
                 call.model.kernel, call.arrays, timeout=timeout_s, options=options, taker=results
             )
+            outputs = await with_classes(self.reader, call, results.outputs)
         self.statistics.succeeded(call.model, rows_of(call.arrays), done, turn.took_ns)
-        return results.outputs
+        return outputs
 
     async def stream(self, call: Call, turn: Turn) -> AsyncGenerator[Sequence[Output], None]:
         """Run the request of a model that streams in its turn: its answers in order. Close it, or the request runs on.
@@ -142,7 +143,7 @@ class Tenant:
             async with contextlib.aclosing(answers):
                 async for answer in answers:
                     done = answer
-                    yield results.outputs
+                    yield await with_classes(self.reader, call, results.outputs)
         self.statistics.succeeded(call.model, rows_of(call.arrays), done, turn.took_ns)
 
     @contextlib.contextmanager
