@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydantic import BaseModel
@@ -10,9 +11,9 @@ from offpath.bindings.ports import HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.signatures import KernelSignature
 from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
-from offpath.dpu_daemon.hosts.offers import KernelMessage, are_whole, take_detail, with_more
+from offpath.dpu_daemon.hosts.offers import KernelMessage, are_whole, kernel_of, take_detail, with_more
 from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.jobs import commands
+from offpath.sched.jobs import commands, events
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +76,10 @@ class HelperLink:
         has_kernels = not hello.more_kernels and len(self.needs) >= hello.needs_count
         has_kernels = has_kernels and are_whole(self.signatures, hello.signature_count)
         return has_kernels and len(self.gpus) >= hello.gpu_count and len(self.held) >= hello.held_count
+
+    def numbered(self, ids: Mapping[str, int]) -> tuple[events.Kernel, ...]:
+        """Its kernels as the job book knows them, under their numbers."""
+        return tuple(kernel_of(k, self.needs.get(k.name), ids[k.name]) for k in self.hello.kernels)
 
     @property
     def name(self) -> str:

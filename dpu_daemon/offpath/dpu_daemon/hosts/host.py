@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -21,7 +21,7 @@ from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
-from offpath.dpu_daemon.hosts.offers import KernelMessage, check_held, gpu_spec, identity, kernel_of
+from offpath.dpu_daemon.hosts.offers import KernelMessage, check_held, gpu_spec, identity
 from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.hosts.reloading import receive
 from offpath.dpu_daemon.hosts.welcome import host_welcome_messages, kernel_numbers
@@ -241,7 +241,7 @@ class HostSide:
             extra={"code": "helper_joined"},
         )
         joined = events.HelperJoined(
-            helper.number, tuple(helper.gpus), _kernels(helper, ids), helper.hello.incarnation, helper.name,
+            helper.number, tuple(helper.gpus), helper.numbered(ids), helper.hello.incarnation, helper.name,
             helper.hello.revision,
         )  # fmt: skip
         orders = self._dispatched(helper, joined)
@@ -287,7 +287,7 @@ class HostSide:
             "helper %s reloaded its kernels, revision %d: %s", helper.name, helper.hello.revision, ", ".join(ids),
             extra={"code": "helper_reloaded"},
         )  # fmt: skip
-        return events.KernelsReloaded(helper.number, _kernels(helper, ids), helper.hello.revision)
+        return events.KernelsReloaded(helper.number, helper.numbered(ids), helper.hello.revision)
 
     def _reloaded(self, helper: HelperLink) -> None:
         """A joined helper serves other kernels: replace the workers that run the former code. Raises: ProtocolError: as
@@ -398,8 +398,3 @@ class HostSide:
             unwatch(helper.connection)
             helper.connection.close()
         self._helpers.clear()
-
-
-def _kernels(helper: HelperLink, ids: Mapping[str, int]) -> tuple[events.Kernel, ...]:
-    """The helper's kernels as the job book knows them, under their numbers."""
-    return tuple(kernel_of(k, helper.needs.get(k.name), ids[k.name]) for k in helper.hello.kernels)
