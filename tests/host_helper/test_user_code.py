@@ -109,6 +109,12 @@ def test_a_kernel_that_keeps_an_argument_nevertheless_is_told(ada: Requester, ke
     assert ask(ada, "center", np.array([1.0, 3.0])).tolist() == [-1, 1], "others go on"
 
 
+def test_a_kernel_that_kept_an_argument_once_gives_no_stale_answer_afterwards(ada: Requester) -> None:
+    """A cache of the first input: what it kept shows the bytes of later requests."""
+    for value in (1.0, 2.0, 2.0, 3.0):
+        assert "kernel first-input keeps an argument" in fails(ada, "first-input", np.full(4, value))
+
+
 def test_an_argument_in_a_cycle_that_nobody_has_is_not_kept(ada: Requester) -> None:
     for value in (1.0, 2.0, 3.0):
         assert ask(ada, "closure", np.full(3, value)) == 3 * value

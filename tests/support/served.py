@@ -87,6 +87,17 @@ def view(x: Any) -> Any:
     return x
 
 
+first: list[Any] = []
+
+
+@helper.kernel("first-input", demand=14)
+def first_input(x: Any) -> Any:
+    """Whether the input is that of the first request, of which it keeps a view."""
+    if not first:
+        first.append(x[:])
+    return np.array([float(np.array_equal(first[0], x))])
+
+
 @helper.kernel("closure", demand=14)
 def closure(x: Any) -> Any:
     """Its inner function, which is in a cycle with itself, has the argument until the garbage collector comes."""

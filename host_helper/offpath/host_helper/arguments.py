@@ -77,6 +77,8 @@ class Arguments:
         self._bytes = memoryview(self._memory).cast("B")
         self._lent: list[Any] = []
         """Of the last launch: what refers to the lane's memory and nothing else."""
+        self._keeps: dict[str, list[Any]] = {}
+        """By kernel, what it still has of a launch after its return."""
         self._is_cyclic: set[str] = set()
         """Kernels whose arguments stay in cycles of objects until the garbage collector comes: they get copies."""
 
@@ -170,9 +172,18 @@ class Arguments:
             return False
         gc.collect()  # a cycle of objects that nobody has any more holds it, perhaps
         if _is_held(lent):
+            self._keeps[kernel.name] = lent
             return True
         self._is_cyclic.add(kernel.name)
         return False
+
+    def still_keeps(self, kernel: Kernel) -> bool:
+        """Whether the kernel has what it kept of a former launch: it would find the present one's bytes there."""
+        lent = self._keeps.get(kernel.name)
+        if lent is not None and not _is_held(lent):
+            lent = None
+            del self._keeps[kernel.name]
+        return lent is not None
 
     def _tensor(self, t: Tensor) -> LaneTensor:
         lane = self._lane

@@ -319,6 +319,8 @@ class Worker:
         sequence = self._sequences.enter(launch) if kernel.sequences else None
         if (why := self._declared.fault(kernel, launch)) is not None:
             return failed(host.RESULT_KERNEL_RAISED, why)
+        if self._arguments.still_keeps(kernel):
+            return _kept(kernel)
         asked = self._arguments.asked(kernel, launch, sequence)
         arguments = self._arguments.of(kernel, launch)
         if kernel.streams:
@@ -333,13 +335,7 @@ class Worker:
 
     def _unless_kept(self, kernel: Kernel, stored: Stored) -> Stored:
         """The outcome, if the kernel has nothing of the lane's memory any more."""
-        if not self._arguments.kept(kernel):
-            return stored
-        return failed(
-            host.RESULT_KERNEL_RAISED,
-            f"kernel {kernel.name} keeps an argument, or a view of one, beyond its return, and the next request "
-            "overwrites that memory: keep a copy, or declare @helper.kernel(keeps=True)",
-        )
+        return _kept(kernel) if self._arguments.kept(kernel) else stored
 
     # -- streams ------------------------------------------------------------------------------------------------------
     def _next(self, job: LaunchedJob) -> Stored:
@@ -382,3 +378,12 @@ class Worker:
         if reply.is_stop:
             return self._outcome(job, self._close)
         return ahead or self._outcome(job, self._next)
+
+
+def _kept(kernel: Kernel) -> Stored:
+    """It may hold the lane's memory until its worker ends; it does not run again before it has let go of it."""
+    return failed(
+        host.RESULT_KERNEL_RAISED,
+        f"kernel {kernel.name} keeps an argument, or a view of one, beyond its return, and the next request "
+        "overwrites that memory: keep a copy, or declare @helper.kernel(keeps=True)",
+    )
