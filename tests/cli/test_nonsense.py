@@ -92,9 +92,9 @@ def test_a_patience_beyond_what_the_kernel_waits_for_is_one(cluster: Cluster, pa
 
 
 def test_an_array_that_cannot_travel_is_told_in_a_line(cluster: Cluster, tmp_path: Path) -> None:
-    np.save(tmp_path / "words.npy", np.array(["a"]))
+    np.save(tmp_path / "days.npy", np.array(["2026-11-29"], "datetime64[D]"))
     (tmp_path / "empty.npy").touch()
-    for name, told in (("words.npy", "dtype <U1 is not supported"), ("empty.npy", "empty.npy: ")):
+    for name, told in (("days.npy", "dtype datetime64[D] is not supported"), ("empty.npy", "empty.npy: ")):
         done = submit(cluster, "echo", "--array", str(tmp_path / name))
         assert (done.code, done.out) == (1, "")
         assert told in done.err
