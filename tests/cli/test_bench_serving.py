@@ -67,7 +67,7 @@ def test_neighbours_has_a_bar_for_each_client_and_protocol_and_none_for_refusals
 
 def test_the_hostile_messages_are_as_long_as_may_be_and_what_they_say() -> None:
     """The gateway reads each, and refuses it for its parts."""
-    with pytest.raises(Refused, match="more than 64 inputs"):
+    with pytest.raises(Refused, match="more than 80 inputs"):
         received(hostile.inputs())
     got = received(hostile.tensor_parameters())
     assert isinstance(got, Long)
