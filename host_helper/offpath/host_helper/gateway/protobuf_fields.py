@@ -13,7 +13,7 @@ from offpath.host_helper.gateway.errors import invalid
 
 _MOST_OF_VARINT: Final = 10
 _VARINT, _I64, _LENGTH, _I32 = 0, 1, 2, 5
-"""Wire types (protobuf, Encoding). Groups, 3 and 4, are in no message of ours."""
+"""Wire types (protobuf, Encoding). The messages that are read here have no groups (3 and 4)."""
 
 
 class Field(NamedTuple):
